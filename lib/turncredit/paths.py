@@ -18,8 +18,9 @@ def params(tier: str) -> Path:
 
 
 def results(tier: str) -> Path:
-    """Folder with the results of a tier."""
-    return repository() / "results" / tier
+    """Folder with the results of a tier; the notebook runner sets `TURNCREDIT_RESULTS` to it."""
+    override = os.environ.get("TURNCREDIT_RESULTS")
+    return Path(override).resolve() if override else repository() / "results" / tier
 
 
 def cache() -> Path:

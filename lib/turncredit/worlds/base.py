@@ -49,6 +49,8 @@ class World(Protocol):
     """
 
     words: Sequence[str]
+    names: Sequence[str]
+    """Those of `words` that only name things: any of them could stand in another's place."""
 
     def train_questions(self, count: int, stream: random.Random) -> list[Question]:
         """Draw `count` training questions."""

@@ -1,0 +1,144 @@
+# Turn-level credit assignment: every target works on a fresh clone, with no step before it.
+# Needs GNU make and a Python 3.11; everything else is installed into .venv.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.DEFAULT_GOAL := help
+
+TIER ?= cpu
+DEADLINE ?= 10800
+TEST_ARGS ?= -m "not gpu and not network"
+
+# ---- environment -------------------------------------------------------------------------------
+# The stamp's name carries a hash of the lock and of this folder, and is written last: a half-made,
+# outdated or moved environment is never taken for a complete one.  `make VENV=DIR ...` uses an
+# environment of yours as it is; nothing is installed into it.
+
+PYTHON ?= $(shell for p in python3.11 python3; do \
+    if $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' >/dev/null 2>&1; \
+    then echo $$p; exit; fi; done; echo python3)
+VENV := .venv
+PY = $(abspath $(VENV))/bin/python
+LOCKS := requirements/cpu-lock.txt requirements/cpu-nodeps.txt
+LOCK_HASH := $(shell { cat $(LOCKS); pwd; } | sha256sum | cut -c1-12)
+ifeq ($(origin VENV),command line)
+STAMP := $(wildcard $(VENV)/bin/python)
+$(if $(STAMP),,$(error VENV=$(VENV) holds no bin/python; leave VENV out to have .venv made))
+else
+STAMP := $(VENV)/.complete-$(LOCK_HASH)
+endif
+
+CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+# Two notebooks at once must not use all cores twice.
+JOBS = $(if $(filter -j --jobserver%,$(MAKEFLAGS)),1,$(CORES))
+
+export OMP_NUM_THREADS := 1
+export MKL_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+export PYTHONHASHSEED := 0
+export PYTHONPATH := $(CURDIR)/lib
+export JUPYTER_PREFER_ENV_PATH := 1
+export TOKENIZERS_PARALLELISM := false
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+# ---- experiments: one word per notebook --------------------------------------------------------
+
+CORE := 00_first_trajectory 10_grpo_baseline 11_suffix_masking
+FIGURES := 90_figures
+
+RESULTS = results/$(TIER)
+DONE = $(RESULTS)/notebooks
+FIGURE_FOLDER = $(if $(filter cpu,$(TIER)),figures,$(RESULTS)/figures)
+LIB := $(shell find lib -name '*.py' 2>/dev/null)
+TASKS = $(wildcard params/$(TIER)/tasks/*.yaml)
+RUN = TURNCREDIT_JOBS=$(JOBS) $(PY) -m turncredit.notebook_runner \
+    --results $(RESULTS) --deadline $(DEADLINE)
+
+.PHONY: help env test lint smoke reproduce figures verify lab bench clean lock writable
+
+help: ## Show the targets
+	@echo "make TARGET [TIER=smoke|cpu|gpu|cluster]   (TIER is $(TIER))"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
+
+env: $(STAMP) ## Make .venv from requirements/cpu-lock.txt
+
+reproduce: $(CORE:%=$(DONE)/%.ipynb) $(FIGURES:%=$(DONE)/%.ipynb) ## Run the core experiments, then draw every figure
+	@echo "reproduce: tier $(TIER) is complete; results in $(RESULTS), figures in $(FIGURE_FOLDER)"
+
+smoke: ## The whole graph on tiny settings, a few minutes
+	@$(MAKE) --no-print-directory reproduce TIER=smoke
+
+figures: $(STAMP) writable ## Redraw the figures from saved results, training nothing
+	@$(RUN) notebooks/$(FIGURES).ipynb --params params/$(TIER)/$(FIGURES).yaml
+
+$(DONE)/%.ipynb: notebooks/%.ipynb params/$(TIER)/%.yaml $(LIB) $(TASKS) | $(STAMP) writable
+	@$(RUN) $< --params params/$(TIER)/$*.yaml
+
+$(FIGURES:%=$(DONE)/%.ipynb): $(CORE:%=$(DONE)/%.ipynb)
+
+writable:
+	@mkdir -p $(DONE) 2>/dev/null && probe=$$(mktemp $(DONE)/.probe.XXXXXX 2>/dev/null) \
+	    && head -c 1048576 /dev/zero > $$probe && rm -f $$probe \
+	    || { rm -f $(DONE)/.probe.*; echo "make: cannot write to $(DONE): no permission or no space left" >&2; exit 1; }
+
+# ---- checks ------------------------------------------------------------------------------------
+
+test: $(STAMP) ## Run the tests and the doctests
+	@$(PY) -m pytest $(TEST_ARGS)
+
+lint: $(STAMP) ## ruff, formatting, notebooks stored without outputs
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m pytest -q tests/notebooks -k stripped
+
+verify: $(STAMP) ## Redraw the figures and check that no byte changes
+	@before=$$(mktemp); trap 'rm -f '$$before EXIT; \
+	{ find $(FIGURE_FOLDER) -type f ! -name '.*' -print0 2>/dev/null || true; } \
+	    | sort -z | xargs -0r sha256sum > $$before; \
+	[ -s $$before ] || { echo "make: $(FIGURE_FOLDER) holds no figures to verify; run make figures first" >&2; exit 1; }; \
+	$(MAKE) --no-print-directory figures; \
+	sha256sum --quiet --check $$before || { echo "make: figures differ from the saved ones" >&2; exit 1; }; \
+	echo "verify: $$(wc -l < $$before) files in $(FIGURE_FOLDER) are unchanged, byte for byte"
+
+# ---- tools -------------------------------------------------------------------------------------
+
+lab: $(STAMP) ## Open the notebooks in JupyterLab
+	@$(PY) -m jupyterlab --notebook-dir=.
+
+bench: $(STAMP) ## Run the benchmarks
+	@scripts=$$(ls benchmarks/*.py 2>/dev/null) || { echo "make: benchmarks/ holds no script" >&2; exit 1; }; \
+	for script in $$scripts; do $(PY) $$script; done
+
+clean: ## Remove caches, smoke results and failed notebooks; keep .venv and results/cpu
+	@rm -rf .cache .pytest_cache .ruff_cache .hypothesis results/smoke
+	@find lib tests notebooks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@find results -name '*.failed.ipynb' -delete 2>/dev/null || true
+
+lock: ## Solve requirements/cpu.in anew and write the lock
+	@folder=$$(mktemp -d); trap 'rm -rf '$$folder EXIT; \
+	$(PYTHON) -m venv $$folder/venv; \
+	$$folder/venv/bin/python -m pip install -r requirements/cpu.in; \
+	{ sed -n '/^#/p' requirements/cpu-lock.txt; \
+	  $$folder/venv/bin/python -m pip freeze --exclude-editable | sed -e '/ @ /d' -e 's/+.*//'; } > $$folder/lock; \
+	cp $$folder/lock requirements/cpu-lock.txt
+
+ifneq ($(origin VENV),command line)
+$(STAMP): $(LOCKS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || { \
+	    found=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo "no working Python"); \
+	    echo "make: the lock is verified for Python 3.11 only, and $(PYTHON) is $$found: pass PYTHON=/path/to/python3.11, or use environment-cpu.yml." >&2; \
+	    exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "make: $(PYTHON) cannot make virtual environments (no venv or ensurepip module; on Debian: python3.11-venv): install that or pass PYTHON=/path/to/python3.11." >&2; \
+	    exit 1; }
+	@echo "make: building $(VENV) (a few minutes, once)"
+	@rm -rf $(VENV)
+	@env -u PYTHONPATH $(PYTHON) -m venv $(VENV)
+	@env -u PYTHONPATH $(PY) -m pip install -qq --no-compile --disable-pip-version-check -r requirements/cpu-lock.txt
+	@env -u PYTHONPATH $(PY) -m pip install -qq --no-compile --disable-pip-version-check --no-deps -r requirements/cpu-nodeps.txt
+	@$(PY) -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_paths()["purelib"], "turncredit.pth").write_text("$(CURDIR)/lib\n")'
+	@env -u PYTHONPATH $(PY) -c 'import torch, turncredit'
+	@touch $@
+endif

@@ -1,0 +1,120 @@
+"""A scripted researcher with tunable errors, whose trajectories a warm start imitates."""
+
+import random
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+from turncredit.answers import words
+from turncredit.environments.protocol import Environment
+from turncredit.policies.vocabulary import Vocabulary
+from turncredit.records import Trajectory, Turn
+from turncredit.worlds.base import Hop, Question
+
+
+@dataclass(frozen=True)
+class DemonstrationSettings:
+    """How the scripted researcher behaves; all but `patience` are probabilities."""
+
+    guess_first: float
+    """Opens by putting the popular answer to the verifier instead of searching."""
+    error: float
+    """Per turn: first does something useless, such as looking up a random name."""
+    quit: float
+    """Per turn after the first: gives up and answers with the popular answer."""
+    verify: float
+    """Puts what was found to the verifier before answering."""
+    patience: int
+    """Tries at one step of the plan before giving up."""
+
+
+Script = Generator[str, str, None]
+"""Yields messages, receives observations."""
+
+
+def demonstrate(
+    environment: Environment,
+    vocabulary: Vocabulary,
+    question: Question,
+    names: Sequence[str],
+    settings: DemonstrationSettings,
+    stream: random.Random,
+    max_tokens: int,
+) -> Trajectory:
+    """One scripted trajectory of at most `max_tokens` tokens; `names` are what errors look up.
+
+    Log-probs and entropies are recorded as 0: no policy sampled these tokens.
+    """
+    episode = environment.reset(question, stream)
+    prompt_ids = vocabulary.encode(episode.prompt)
+    turns: list[Turn] = []
+    length = len(prompt_ids)
+    script = research(question, names, settings, stream)
+    message = next(script)
+    while True:
+        result = episode.step(message)
+        sampled = vocabulary.encode(message)
+        observed = () if result.stop_reason else vocabulary.encode(result.observation)
+        length += len(sampled) + len(observed)
+        if length > max_tokens:
+            stop_reason = "max_tokens"
+            break
+        zeros = (0.0,) * len(sampled)
+        turns.append(Turn(sampled, zeros, zeros, observed, result.action, result.correct))
+        if result.stop_reason:
+            stop_reason = result.stop_reason
+            break
+        message = script.send(result.observation)
+    return Trajectory(
+        question.id, prompt_ids, tuple(turns), episode.reward, episode.success, stop_reason, episode.grounded
+    )
+
+
+def research(
+    question: Question, names: Sequence[str], settings: DemonstrationSettings, stream: random.Random
+) -> Script:
+    """Follow the hops one by one, then answer; ends with an answer whatever happens."""
+    if stream.random() < settings.guess_first:
+        verdict = yield f"<external_verify> {question.guess} </external_verify>"
+        if mentions(verdict, "correct"):
+            yield f"<answer> {question.guess} </answer>"
+    for number, hop in enumerate(question.hops):
+        found = yield from _follow(hop, names, settings, stream, first=number == 0)
+        if not found:
+            yield f"<answer> {question.guess} </answer>"
+    conclusion = question.hops[-1].value
+    if stream.random() < settings.verify:
+        yield f"<external_verify> {conclusion} </external_verify>"
+    yield f"<answer> {conclusion} </answer>"
+
+
+def _follow(
+    hop: Hop, names: Sequence[str], settings: DemonstrationSettings, stream: random.Random, *, first: bool
+) -> Generator[str, str, bool]:
+    """Search for the hop's document and read its paragraph; False when patience or will runs out."""
+    for attempt in range(settings.patience):
+        if (attempt > 0 or not first) and stream.random() < settings.quit:
+            return False
+        if stream.random() < settings.error:
+            yield _slip(hop, names, stream)
+        seen = yield f"<search> {hop.title} </search>"
+        if not mentions(seen, hop.title):
+            continue
+        seen = yield f"<read_chunk> {hop.title} {hop.relation} </read_chunk>"
+        if hop.paragraph and mentions(seen, hop.paragraph):
+            return True
+    return False
+
+
+def _slip(hop: Hop, names: Sequence[str], stream: random.Random) -> str:
+    name = stream.choice(names)
+    slips = (f"<search> {name} </search>", f"<read_chunk> {name} {hop.relation} </read_chunk>")
+    return stream.choice(slips)
+
+
+def mentions(text: str, phrase: str) -> bool:
+    """Whether the words of `phrase` stand in `text` one after the other.
+
+    >>> mentions("Doc 1 (Title: Nigeria)", "Niger"), mentions("<doc> são tomé", "São Tomé")
+    (False, True)
+    """
+    return f" {' '.join(words(phrase))} " in f" {' '.join(words(text))} "

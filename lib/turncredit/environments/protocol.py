@@ -1,0 +1,52 @@
+"""What every environment offers: text in, text out, one named reason to stop."""
+
+import random
+from dataclasses import dataclass
+from typing import Protocol
+
+from turncredit.worlds.base import Question
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one policy message caused."""
+
+    action: str
+    """Tool or decision the message asked for, or `invalid`."""
+    observation: str
+    """Text the environment returns; '' when the episode is over."""
+    stop_reason: str | None = None
+    """Why the episode is over (answer, invalid, max_turns), or None while it goes on."""
+    correct: bool | None = None
+    """For an answer or a verified guess: exact match with the gold answer; else None."""
+
+
+class Episode(Protocol):
+    """One question being worked on."""
+
+    prompt: str
+
+    def step(self, message: str) -> Step:
+        """Act on one policy-written message.  Never raises on any text."""
+
+    @property
+    def reward(self) -> float | None:
+        """Outcome reward so far; None = missing."""
+
+    @property
+    def success(self) -> bool:
+        """Whether the submitted answer matched exactly."""
+
+    @property
+    def grounded(self) -> bool | None:
+        """Whether the evidence ever reached the context; None where a world cannot tell."""
+
+
+class Environment(Protocol):
+    """A factory of episodes."""
+
+    actions: tuple[str, ...]
+    """Names of the valid actions; each is also the name of its tag."""
+
+    def reset(self, question: Question, stream: random.Random) -> Episode:
+        """Start an episode; all its randomness comes from `stream`."""

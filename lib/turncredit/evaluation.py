@@ -1,0 +1,94 @@
+"""Fixed evaluation: the same held-out questions and random numbers for every policy."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from turncredit.answers import normalise_answer
+from turncredit.environments.protocol import Environment
+from turncredit.policies.tiny import TinyPolicy
+from turncredit.policies.vocabulary import Vocabulary
+from turncredit.records import Trajectory
+from turncredit.rollout import roll_out
+from turncredit.storage import sha256_json
+from turncredit.worlds.base import Question
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """Size and sampling of an evaluation."""
+
+    questions: int
+    temperature: float
+    every: int
+    """Optimiser steps between evaluations; the first comes before, the last after training."""
+
+
+def evaluation_set_hash(questions: Sequence[Question]) -> str:
+    """SHA-256 of ids, texts and normalised answers, in order."""
+    return sha256_json([[q.id, q.text, sorted(map(normalise_answer, q.answers))] for q in questions])
+
+
+def evaluate(
+    policy: TinyPolicy,
+    vocabulary: Vocabulary,
+    environment: Environment,
+    questions: Sequence[Question],
+    *,
+    max_turn_tokens: int,
+    temperature: float,
+) -> list[Trajectory]:
+    """One sampled trajectory per question; equal policies give equal trajectories."""
+    return roll_out(
+        policy,
+        vocabulary,
+        environment,
+        questions,
+        seed=0,
+        step=-1,
+        max_turn_tokens=max_turn_tokens,
+        temperature=temperature,
+    )
+
+
+def evaluation_rows(questions: Sequence[Question], trajectories: Sequence[Trajectory]) -> list[dict]:
+    """One row over all questions (hops = "all"), then one per number of hops.
+
+    `exact_match` comes with its binomial standard error; a share over no trajectory is NaN.
+    """
+    hops = sorted({len(question.hops) for question in questions})
+    rows = [_row("all", trajectories)]
+    for count in hops if len(hops) > 1 else ():
+        rows.append(_row(str(count), [t for q, t in zip(questions, trajectories, strict=True) if len(q.hops) == count]))
+    return rows
+
+
+def _row(hops: str, trajectories: Sequence[Trajectory]) -> dict:
+    exact = fmean(t.success for t in trajectories)
+    return {
+        "hops": hops,
+        "questions": len(trajectories),
+        "exact_match": exact,
+        "standard_error": math.sqrt(exact * (1 - exact) / len(trajectories)),
+    } | outcome_shares(trajectories)
+
+
+def outcome_shares(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Behaviour of a set of trajectories, as means over trajectories.
+
+    turns; first-turn actions (`search_first`, `guess_first`: verifying or answering at turn 0,
+    `answer_first`); `grounded`: the evidence was read; `answered`; `invalid` and `truncated`
+    (turn or token cap) endings.
+    """
+    first = [t.turns[0].action if t.turns else "invalid" for t in trajectories]
+    return {
+        "turns": fmean(len(t.turns) for t in trajectories),
+        "search_first": fmean(action == "search" for action in first),
+        "guess_first": fmean(action in ("external_verify", "answer") for action in first),
+        "answer_first": fmean(action == "answer" for action in first),
+        "grounded": fmean(math.nan if t.grounded is None else t.grounded for t in trajectories),
+        "answered": fmean(t.stop_reason == "answer" for t in trajectories),
+        "invalid": fmean(any(turn.action == "invalid" for turn in t.turns) for t in trajectories),
+        "truncated": fmean(t.stop_reason in ("max_turns", "max_tokens") for t in trajectories),
+    }

@@ -1,0 +1,1 @@
+"""Policies: sample ids with log-probs, score ids with log-probs and entropies."""

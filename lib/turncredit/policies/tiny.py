@@ -1,0 +1,175 @@
+"""A transformer small enough to learn from scratch on a CPU, with a lock-step KV cache.
+
+Pre-norm blocks, rotary positions, ReLU MLP, head tied to the embedding so that a word seen in a
+document can be copied even if it was never an answer before.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from turncredit.seeding import torch_stream
+from turncredit.storage import atomic_path
+
+
+_CHUNK_ROWS = 16
+
+
+@dataclass(frozen=True)
+class TinySettings:
+    """Size of a tiny policy."""
+
+    width: int
+    layers: int
+    heads: int
+    max_tokens: int
+    """Longest trajectory, prompt included."""
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads or (self.width // self.heads) % 2:
+            raise ValueError(f"width {self.width} must be an even multiple of heads {self.heads}")
+
+
+class Cache:
+    """Keys and values of all rows up to one common position: [layers, 2, rows, heads, tokens, d]."""
+
+    def __init__(self, settings: TinySettings, rows: int) -> None:
+        shape = (settings.layers, 2, rows, settings.heads, settings.max_tokens)
+        self.memory = torch.empty(*shape, settings.width // settings.heads)
+        self.length = 0
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all rows but `rows`, for trajectories that are over."""
+        kept = self.memory[..., : self.length, :].index_select(2, rows)
+        self.memory = torch.empty(*self.memory.shape[:2], len(rows), *self.memory.shape[3:])
+        self.memory[..., : self.length, :] = kept
+
+
+class Block(nn.Module):
+    """Attention and MLP, each after a layer norm and added to the residual stream."""
+
+    def __init__(self, settings: TinySettings) -> None:
+        super().__init__()
+        width = settings.width
+        self.heads = settings.heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.output = nn.Linear(width, width, bias=False)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, hidden: Tensor, rotation: Tensor, memory: Tensor | None, length: int) -> Tensor:
+        """hidden [rows, tokens, width]; with `memory`, `tokens` is 1 and its position is `length`."""
+        rows, tokens, width = hidden.shape
+        projected = self.query_key_value(self.attention_norm(hidden))
+        parts = projected.view(rows, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        query_key = rotate(parts[:2], rotation)
+        if memory is None:
+            mixed = F.scaled_dot_product_attention(query_key[0], query_key[1], parts[2], is_causal=True)
+        else:
+            memory[0, :, :, length] = query_key[1, :, :, 0]
+            memory[1, :, :, length] = parts[2, :, :, 0]
+            keys, values = memory[:, :, :, : length + 1]
+            mixed = F.scaled_dot_product_attention(query_key[0], keys, values)
+        hidden = hidden + self.output(mixed.transpose(1, 2).reshape(rows, tokens, width))
+        return hidden + self.down(F.relu(self.up(self.mlp_norm(hidden))))
+
+
+def rotate(vectors: Tensor, rotation: Tensor) -> Tensor:
+    """Rotary positions: pairs of channels as complex numbers times unit rotations [tokens, d/2]."""
+    pairs = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * rotation).flatten(-2)
+
+
+class TinyPolicy(nn.Module):
+    """Scores padded batches in one pass, or decodes rows in lock-step with a cache."""
+
+    def __init__(self, settings: TinySettings, vocabulary_size: int, seed: int) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embedding = nn.Embedding(vocabulary_size, settings.width)
+        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
+        self.final_norm = nn.LayerNorm(settings.width)
+        angles = torch.outer(torch.arange(settings.max_tokens), _frequencies(settings))
+        self.register_buffer("rotations", torch.polar(torch.ones_like(angles), angles), persistent=False)
+        self._initialise(seed)
+
+    def _initialise(self, seed: int) -> None:
+        stream = torch_stream(seed, "policy weights")
+        residual = 1.0 / math.sqrt(2 * self.settings.layers)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                scale = residual if name.endswith(("output.weight", "down.weight")) else 1.0
+                deviation = scale / math.sqrt(parameter.shape[1])
+                nn.init.normal_(parameter, std=deviation, generator=stream)
+
+    def hidden(self, token_ids: Tensor) -> Tensor:
+        """token_ids [B, L], right-padded -> hidden states [B, L, width]; padding never reaches real tokens."""
+        hidden = self.embedding(token_ids)
+        for block in self.blocks:
+            hidden = block(hidden, self.rotations[: token_ids.shape[1]], None, 0)
+        return self.final_norm(hidden)
+
+    def decode(self, token_ids: Tensor, cache: Cache) -> Tensor:
+        """Feed one token per row [rows]; returns hidden states [rows, width] and advances the cache."""
+        hidden = self.embedding(token_ids).unsqueeze(1)
+        rotation = self.rotations[cache.length : cache.length + 1]
+        for block, memory in zip(self.blocks, cache.memory, strict=True):
+            hidden = block(hidden, rotation, memory, cache.length)
+        cache.length += 1
+        return self.final_norm(hidden.squeeze(1))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Hidden states [..., width] -> logits [..., vocabulary]."""
+        return F.linear(hidden, self.embedding.weight)
+
+    def score(self, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies (nats) of the tokens under `mask` [B, L], each [B, L], 0 elsewhere.
+
+        Rows are taken in small chunks of similar length and cut after their last masked token: less
+        padding and memory that stays in cache make this about 1.7 times faster than one pass.
+        Raises ValueError if a row's first token, which has no context, is under the mask.
+        """
+        if mask[:, 0].any():
+            raise ValueError("mask: the first token of a row has no context to be scored under")
+        lengths = (mask * torch.arange(1, mask.shape[1] + 1)).amax(1)
+        chunks = lengths.argsort().split(_CHUNK_ROWS)
+        scored = [self._score_chunk(token_ids, mask, c, int(lengths[c[-1]])) for c in chunks]
+        places = tuple(torch.cat(part) for part in zip(*(s[:2] for s in scored), strict=True))
+        empty = torch.zeros(mask.shape)
+        logprobs, entropies = (torch.cat(part) for part in zip(*(s[2:] for s in scored), strict=True))
+        return empty.index_put(places, logprobs), empty.index_put(places, entropies)
+
+    def _score_chunk(self, token_ids: Tensor, mask: Tensor, chunk: Tensor, length: int) -> tuple[Tensor, ...]:
+        """Row and column of each masked token of the rows `chunk`, with its log-prob and entropy."""
+        ids = token_ids[chunk, :length]
+        rows, columns = mask[chunk, :length].nonzero(as_tuple=True)
+        logprobs = F.log_softmax(self.logits(self.hidden(ids)[rows, columns - 1]), dim=-1)
+        chosen = logprobs.gather(1, ids[rows, columns].unsqueeze(1)).squeeze(1)
+        return chunk[rows], columns, chosen, -(logprobs.exp() * logprobs).sum(-1)
+
+
+def _frequencies(settings: TinySettings) -> Tensor:
+    half = settings.width // settings.heads // 2
+    return 10000.0 ** (-torch.arange(half) / half)
+
+
+def save_policy(policy: TinyPolicy, path: Path) -> None:
+    """Write the weights as safetensors, atomically."""
+    with atomic_path(path) as temporary:
+        save_file(policy.state_dict(), temporary)
+
+
+def load_policy(policy: TinyPolicy, path: Path) -> None:
+    """Read weights into `policy`; ValueError naming the file if it is broken or of another shape."""
+    try:
+        policy.load_state_dict(load_file(path))
+    except (SafetensorError, RuntimeError) as error:
+        raise ValueError(f"{path}: not a checkpoint of this policy ({error})") from error

@@ -1,0 +1,47 @@
+"""A word-level vocabulary built from a world, so that a tiny policy speaks it exactly."""
+
+import functools
+from collections.abc import Iterable, Sequence
+
+from turncredit.answers import words
+
+PAD = "<pad>"
+
+
+class Vocabulary:
+    """Words to ids and back.  Ids are fixed by the order of the words given; id 0 pads batches.
+
+    Only prompts and observations are ever encoded: policy-sampled ids stay ids (complaints A2).
+    """
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        self.entries = (PAD, *dict.fromkeys(entries))
+        self._ids = {word: index for index, word in enumerate(self.entries)}
+        self._encode = functools.lru_cache(maxsize=65536)(self._encode_once)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def id(self, word: str) -> int:
+        """Id of one word; KeyError naming it if unknown."""
+        if word not in self._ids:
+            raise KeyError(f"word {word!r} is not among the {len(self)} of this vocabulary")
+        return self._ids[word]
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of a text's words; KeyError naming the first unknown word."""
+        return self._encode(text)
+
+    def _encode_once(self, text: str) -> tuple[int, ...]:
+        return tuple(self.id(word) for word in words(text))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Words joined by single spaces."""
+        return " ".join(self.entries[index] for index in ids)
+
+
+def tag_vocabulary(actions: Sequence[str], content: Iterable[str]) -> Vocabulary:
+    """The vocabulary of a tag environment: tags first, then fixed observations, then the world's words."""
+    tags = [tag for name in ("question", "information", *actions) for tag in (f"<{name}>", f"</{name}>")]
+    fixed = ("<doc>", "none", "no", "results", "invalid", "action", "correct", "uncertain", "wrong")
+    return Vocabulary([*tags, *fixed, *content])

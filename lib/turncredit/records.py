@@ -1,0 +1,107 @@
+"""Turns, trajectories and groups: what a rollout leaves behind.
+
+Records are token-additive: a turn holds only the ids it adds, so the ids trained on are the ids
+the policy saw, by construction, and nothing is ever tokenised twice (complaints A2).
+"""
+
+import gzip
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from turncredit.storage import atomic_path
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One policy message and the observation it caused."""
+
+    sampled_ids: tuple[int, ...]
+    sampled_logprobs: tuple[float, ...]
+    """Under the sampling engine, natural log; same length as `sampled_ids`."""
+    sampled_entropies: tuple[float, ...]
+    """Full-vocabulary entropy in nats at each sampled token; same length."""
+    observation_ids: tuple[int, ...]
+    """() after the last turn."""
+    action: str
+    """The tool or decision the message asked for: search, read_chunk, ..., answer, invalid."""
+    correct: bool | None = None
+    """For an answer or a verified guess: was it right?  None for every other turn."""
+
+    def __post_init__(self) -> None:
+        count = len(self.sampled_ids)
+        for name in ("sampled_logprobs", "sampled_entropies"):
+            if len(getattr(self, name)) != count:
+                raise ValueError(f"{name}: {len(getattr(self, name))} values for {count} sampled ids")
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """All turns of one episode."""
+
+    question_id: str
+    prompt_ids: tuple[int, ...]
+    turns: tuple[Turn, ...]
+    reward: float | None
+    """Outcome reward; None = missing (the judge or scorer gave nothing), which is not zero."""
+    success: bool
+    """Exact match of the submitted answer, independent of reward shaping."""
+    stop_reason: str
+    """answer, invalid, max_turns or max_tokens."""
+    grounded: bool | None = None
+    """Did the evidence for the answer ever reach the context?  None where a world cannot tell."""
+
+    def __post_init__(self) -> None:
+        if self.reward is not None and not math.isfinite(self.reward):
+            raise ValueError(f"reward: {self.reward} for question {self.question_id}; use None if missing")
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Prompt, sampled and observation ids in the order the policy met them."""
+        ids = list(self.prompt_ids)
+        for turn in self.turns:
+            ids += turn.sampled_ids
+            ids += turn.observation_ids
+        return tuple(ids)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The trajectories of one question in one step."""
+
+    question_id: str
+    trajectories: tuple[Trajectory, ...]
+
+    def __post_init__(self) -> None:
+        strangers = {t.question_id for t in self.trajectories} - {self.question_id}
+        if strangers:
+            raise ValueError(f"group of question {self.question_id} holds {sorted(strangers)[0]}")
+
+
+def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
+    """One JSON object a line, gzipped with a fixed timestamp so that equal records give equal bytes."""
+    lines = "".join(json.dumps(asdict(t), ensure_ascii=False) + "\n" for t in trajectories)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(gzip.compress(lines.encode("utf-8"), mtime=0))
+
+
+def read_trajectories(path: Path) -> list[Trajectory]:
+    """Inverse of `write_trajectories`; ValueError naming file and line for a broken record."""
+    trajectories = []
+    text = gzip.decompress(path.read_bytes()).decode("utf-8")
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            trajectories.append(_trajectory(json.loads(line)))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path}, line {number}: not a trajectory ({error})") from error
+    return trajectories
+
+
+def _trajectory(record: dict) -> Trajectory:
+    turns = tuple(
+        Turn(**{key: tuple(v) if key.endswith(("_ids", "_logprobs", "_entropies")) else v for key, v in turn.items()})
+        for turn in record["turns"]
+    )
+    return Trajectory(**{**record, "prompt_ids": tuple(record["prompt_ids"]), "turns": turns})

@@ -1,0 +1,163 @@
+"""Lock-step rollouts: every trajectory consumes one token per step, forced or sampled.
+
+All rows share one position, so the KV cache needs no padding and no position bookkeeping.  Prompts
+and observations are fed as ids; sampled ids are never decoded and encoded again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from turncredit.environments.protocol import Environment, Episode
+from turncredit.policies.tiny import Cache, TinyPolicy
+from turncredit.policies.vocabulary import Vocabulary
+from turncredit.records import Trajectory, Turn
+from turncredit.seeding import python_stream, torch_stream
+from turncredit.worlds.base import Question
+
+_COMPACT_BELOW = 0.75
+"""Rows that are over leave the batch once fewer than this share is still alive."""
+
+
+@dataclass
+class _Turn:
+    """A turn whose log-probs still lie in the engine's record."""
+
+    sampled_ids: list[int] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+    """Where in the record each sampled token's log-prob and entropy lie."""
+    observation_ids: tuple[int, ...] = ()
+    action: str = "invalid"
+    correct: bool | None = None
+
+
+@dataclass
+class _Row:
+    """One trajectory under way."""
+
+    question: Question
+    episode: Episode
+    prompt_ids: tuple[int, ...]
+    forced: list[int]
+    """Ids still to be fed, last one first; when none is left, the policy speaks."""
+    turns: list[_Turn] = field(default_factory=lambda: [_Turn()])
+    """The last one is being written."""
+    stop_reason: str | None = None
+
+
+@torch.no_grad()
+def roll_out(
+    policy: TinyPolicy,
+    vocabulary: Vocabulary,
+    environment: Environment,
+    questions: Sequence[Question],
+    *,
+    seed: int,
+    step: int,
+    max_turn_tokens: int,
+    temperature: float = 1.0,
+) -> list[Trajectory]:
+    """One trajectory per entry of `questions` (repeat a question to form a group).
+
+    A turn ends at any closing action tag or after `max_turn_tokens` sampled tokens; a trajectory at
+    the environment's word, or when it fills the policy's `max_tokens` (stop reason `max_tokens`).
+    Sampling draws from the full vocabulary at `temperature`; log-probs and entropies, in nats, are
+    those of the distribution sampled from.  All randomness is a function of (seed, step, row).
+    """
+    rows = [_start(vocabulary, environment, q, seed, step, index) for index, q in enumerate(questions)]
+    closing = frozenset(vocabulary.id(f"</{name}>") for name in environment.actions)
+    limit = policy.settings.max_tokens
+    uniforms = torch.rand(limit, len(rows), generator=torch_stream(seed, "sampling", step))
+    cache = Cache(policy.settings, len(rows))
+    alive = list(range(len(rows)))
+    slots = list(alive)
+    inputs = [row.forced.pop() for row in rows]
+    record: list[Tensor] = []
+    recorded = 0
+    for position in range(limit - 1):
+        hidden = policy.decode(torch.tensor(inputs), cache)
+        speaking = [s for s in slots if not rows[alive[s]].forced and not rows[alive[s]].stop_reason]
+        inputs = [row.forced.pop() if row.forced else 0 for row in (rows[index] for index in alive)]
+        if speaking:
+            who = [alive[slot] for slot in speaking]
+            logits = policy.logits(hidden[speaking]) / temperature
+            ids, statistics = sample(logits, uniforms[position, who])
+            record.append(statistics)
+            for offset, (slot, token) in enumerate(zip(speaking, ids.tolist(), strict=True)):
+                inputs[slot] = token
+                row = rows[alive[slot]]
+                turn = row.turns[-1]
+                turn.sampled_ids.append(token)
+                turn.marks.append(recorded + offset)
+                if token in closing or len(turn.sampled_ids) >= max_turn_tokens:
+                    _close_turn(row, vocabulary)
+            recorded += len(speaking)
+        living = [slot for slot in slots if rows[alive[slot]].stop_reason is None]
+        if not living:
+            break
+        if len(living) < _COMPACT_BELOW * len(alive):
+            cache.keep(torch.tensor(living))
+            alive, inputs = [alive[s] for s in living], [inputs[s] for s in living]
+            slots = list(range(len(alive)))
+    statistics = torch.cat(record, dim=1).tolist()
+    return [_finish(row, statistics[0], statistics[1]) for row in rows]
+
+
+def sample(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Inverse-CDF samples from logits [n, V]: ids [n], and their log-probs and entropies [2, n]."""
+    logprobs = torch.log_softmax(logits, dim=-1)
+    probabilities = logprobs.exp()
+    cumulative = probabilities.cumsum(-1)
+    thresholds = (uniforms * cumulative[:, -1]).unsqueeze(1)
+    ids = torch.searchsorted(cumulative, thresholds, right=True).clamp_(max=logits.shape[1] - 1)
+    chosen = logprobs.gather(1, ids).squeeze(1)
+    entropies = -(probabilities * logprobs).sum(-1)
+    return ids.squeeze(1), torch.stack([chosen, entropies])
+
+
+def _start(
+    vocabulary: Vocabulary, environment: Environment, question: Question, seed: int, step: int, index: int
+) -> _Row:
+    episode = environment.reset(question, python_stream(seed, "environment", step, index))
+    prompt_ids = vocabulary.encode(episode.prompt)
+    return _Row(question, episode, prompt_ids, forced=list(reversed(prompt_ids)))
+
+
+def _close_turn(row: _Row, vocabulary: Vocabulary) -> None:
+    """Hand the finished message to the environment and queue what it returns."""
+    turn = row.turns[-1]
+    result = row.episode.step(vocabulary.decode(turn.sampled_ids))
+    turn.action, turn.correct, row.stop_reason = result.action, result.correct, result.stop_reason
+    if result.stop_reason is None:
+        turn.observation_ids = vocabulary.encode(result.observation)
+        row.forced = list(reversed(turn.observation_ids))
+        row.turns.append(_Turn())
+
+
+def _finish(row: _Row, logprobs: list[float], entropies: list[float]) -> Trajectory:
+    """The record of a row; an observation that no longer fitted is dropped with what followed it."""
+    turns = [turn for turn in row.turns if turn.sampled_ids]
+    if row.stop_reason is None:
+        turns[-1].observation_ids = ()
+    return Trajectory(
+        question_id=row.question.id,
+        prompt_ids=row.prompt_ids,
+        turns=tuple(_record(turn, logprobs, entropies) for turn in turns),
+        reward=row.episode.reward,
+        success=row.episode.success,
+        stop_reason=row.stop_reason or "max_tokens",
+        grounded=row.episode.grounded,
+    )
+
+
+def _record(turn: _Turn, logprobs: list[float], entropies: list[float]) -> Turn:
+    return Turn(
+        sampled_ids=tuple(turn.sampled_ids),
+        sampled_logprobs=tuple(logprobs[mark] for mark in turn.marks),
+        sampled_entropies=tuple(entropies[mark] for mark in turn.marks),
+        observation_ids=turn.observation_ids,
+        action=turn.action,
+        correct=turn.correct,
+    )

@@ -1,0 +1,245 @@
+"""The training loop: rollout, score, credit, clipped updates, log; straight down the page."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turncredit.batching import TurnBatch, from_trajectories
+from turncredit.credit import token_advantages
+from turncredit.credit.weights import suffix_mask_statistics
+from turncredit.environments.protocol import Environment
+from turncredit.evaluation import outcome_shares
+from turncredit.objectives import OBJECTIVES, batch_totals
+from turncredit.policies.tiny import TinyPolicy
+from turncredit.policies.vocabulary import Vocabulary
+from turncredit.records import Trajectory
+from turncredit.rollout import roll_out
+from turncredit.seeding import python_stream, torch_stream
+from turncredit.signals import first_k_entropies, mismatch, total_entropy, turn_ratios
+from turncredit.worlds.base import World
+
+FIRST_K = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """One optimiser for all arms of a task."""
+
+    steps: int
+    questions_per_step: int
+    group_size: int
+    updates_per_batch: int
+    """Optimiser steps on each rollout batch, on one part of its groups each; 1 makes every ratio 1."""
+    learning_rate: float
+    warmup_steps: int
+    max_gradient_norm: float
+    max_turn_tokens: int
+    checkpoint_every: int
+
+    def __post_init__(self) -> None:
+        if self.group_size < 2:
+            raise ValueError(f"group_size = {self.group_size}: a group of one has no baseline")
+        if not 1 <= self.updates_per_batch <= self.questions_per_step:
+            raise ValueError(
+                f"updates_per_batch = {self.updates_per_batch} must be in 1..questions_per_step "
+                f"= {self.questions_per_step}"
+            )
+
+
+@dataclass(frozen=True)
+class Method:
+    """An arm: names in the registries and their options."""
+
+    base: str
+    base_options: dict[str, Any]
+    weight: str
+    weight_options: dict[str, Any]
+    objective: str
+    objective_options: dict[str, Any]
+
+
+@dataclass
+class StepLog:
+    """What one step leaves for the tables."""
+
+    step: int
+    metrics: dict[str, float]
+    turns: list[dict[str, float]]
+    seconds: dict[str, float]
+    trajectories: list[Trajectory] = field(repr=False)
+
+
+def new_optimiser(policy: TinyPolicy, settings: TrainingSettings) -> torch.optim.AdamW:
+    """AdamW without weight decay."""
+    return torch.optim.AdamW(policy.parameters(), lr=settings.learning_rate, weight_decay=0.0)
+
+
+def train(
+    policy: TinyPolicy,
+    optimiser: torch.optim.Optimizer,
+    vocabulary: Vocabulary,
+    environment: Environment,
+    world: World,
+    method: Method,
+    settings: TrainingSettings,
+    *,
+    seed: int,
+    start: int = 0,
+) -> Iterator[StepLog]:
+    """Train `policy` in place from step `start`, yielding after each step.
+
+    Every random choice is a function of (seed, purpose, step), so a run continued from a
+    checkpoint of policy and optimiser at `start` equals the unbroken one, bit for bit.
+    """
+    for step in range(start, settings.steps):
+        clock = Stopwatch()
+        questions = world.train_questions(settings.questions_per_step, python_stream(seed, "questions", step))
+        rows = [question for question in questions for _ in range(settings.group_size)]
+        trajectories = roll_out(
+            policy, vocabulary, environment, rows, seed=seed, step=step, max_turn_tokens=settings.max_turn_tokens
+        )
+        clock.lap("rollout")
+        group_ids = [row // settings.group_size for row in range(len(rows))]
+        batch = rescore(policy, from_trajectories(trajectories, group_ids=group_ids))
+        clock.lap("logprobs")
+        base = token_advantages(batch, method.base, "none", method.base_options)
+        advantages = token_advantages(
+            batch, method.base, method.weight, method.base_options, method.weight_options
+        )
+        clock.lap("credit")
+        for group in optimiser.param_groups:
+            group["lr"] = settings.learning_rate * min(1.0, (step + 1) / max(settings.warmup_steps, 1))
+        order = torch.randperm(len(questions), generator=torch_stream(seed, "updates", step))
+        updates = update(policy, optimiser, batch, advantages, method, settings, order)
+        clock.lap("update")
+        metrics = step_metrics(trajectories, batch, base, advantages) | updates
+        clock.lap("metrics")
+        yield StepLog(step, metrics, turn_rows(trajectories, batch), clock.laps, trajectories)
+
+
+@torch.no_grad()
+def rescore(policy: TinyPolicy, batch: TurnBatch) -> TurnBatch:
+    """The batch with log-probs and entropies by the training engine, before any update."""
+    logprobs, entropies = policy.score(batch.token_ids, batch.response_mask)
+    return batch.replace(old_logprobs=logprobs, entropies=entropies)
+
+
+def update(
+    policy: TinyPolicy,
+    optimiser: torch.optim.Optimizer,
+    batch: TurnBatch,
+    advantages: Tensor,
+    method: Method,
+    settings: TrainingSettings,
+    order: Tensor,
+) -> dict[str, float]:
+    """`updates_per_batch` clipped steps, each on one part of the groups, in the given order.
+
+    Returns the objective's metrics averaged over updates (extremes: the largest or smallest),
+    the mean loss and gradient norm, and the turn-ratio statistics of the last update.
+    """
+    collected: list[dict[str, float]] = []
+    for part in order.tensor_split(settings.updates_per_batch):
+        rows = torch.isin(batch.group_ids, part)
+        chosen = batch.select(rows)
+        logprobs, _ = policy.score(chosen.token_ids, chosen.response_mask)
+        objective = OBJECTIVES[method.objective]
+        loss, metrics = objective(
+            logprobs, chosen, advantages[rows], **batch_totals(chosen), **method.objective_options
+        )
+        optimiser.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.max_gradient_norm)
+        optimiser.step()
+        ratios = turn_ratios(chosen, logprobs.detach())
+        ratios = ratios[chosen.turn_lengths() > 0]
+        metrics |= {"turn_ratio_max": ratios.max().item(), "turn_ratio_min": ratios.min().item()}
+        collected.append(metrics | {"loss": loss.item(), "gradient_norm": norm.item()})
+    return _merge(collected)
+
+
+def _merge(collected: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Metrics of several updates as one row."""
+    merged = {}
+    for name in collected[0]:
+        values = [metrics[name] for metrics in collected]
+        if name.endswith("_max"):
+            merged[name] = max(values)
+        elif name.endswith("_min"):
+            merged[name] = min(values)
+        else:
+            merged[name] = sum(values) / len(values)
+    return merged
+
+
+def step_metrics(
+    trajectories: Sequence[Trajectory], batch: TurnBatch, base: Tensor, advantages: Tensor
+) -> dict[str, float]:
+    """The fixed columns of metrics.csv that do not depend on the update."""
+    rewards = batch.rewards[~batch.rewards.isnan()]
+    tokens = int(batch.response_mask.sum())
+    return {
+        "reward": rewards.mean().item(),
+        "success": batch.success.float().mean().item(),
+        "missing_rewards": len(batch.rewards) - len(rewards),
+        "entropy": total_entropy(batch),
+        "tokens": tokens,
+        "zero_variance_groups": zero_variance_share(batch),
+        **outcome_shares(trajectories),
+        **mismatch(batch),
+        **suffix_mask_statistics(batch, base, weights_of(batch, base, advantages)),
+    }
+
+
+def weights_of(batch: TurnBatch, base: Tensor, advantages: Tensor) -> Tensor:
+    """[B, T]: weight each turn got, from base [B, L] and weighted advantages [B, L]; 1 where base is 0."""
+    ratio = torch.where(base != 0, advantages / torch.where(base != 0, base, 1.0), 1.0)
+    sums, lengths = batch.turn_sums(ratio), batch.turn_lengths()
+    return torch.where(lengths > 0, sums / lengths.clamp(min=1), 1.0)
+
+
+def zero_variance_share(batch: TurnBatch) -> float:
+    """Share of groups whose rewards are all equal: they give no gradient."""
+    groups = [batch.rewards[batch.group_ids == group] for group in batch.group_ids.unique()]
+    return sum(bool(rewards.max() == rewards.min()) for rewards in groups) / len(groups)
+
+
+def turn_rows(trajectories: Sequence[Trajectory], batch: TurnBatch) -> list[dict[str, float]]:
+    """One row per turn index: how many trajectories have it, its first-k entropies, its actions.
+
+    `answered` counts submitted answers and verified guesses, `answered_correct` the right ones.
+    """
+    entropies = first_k_entropies(batch, FIRST_K).nanmean(0).tolist()
+    rows = []
+    for index in range(batch.num_turns):
+        turns = [t.turns[index] for t in trajectories if index < len(t.turns)]
+        actions = [turn.action for turn in turns]
+        judged = [turn.correct for turn in turns if turn.correct is not None]
+        rows.append(
+            {"turn": index, "trajectories": len(turns)}
+            | {f"entropy_k{k}": value for k, value in zip(FIRST_K, entropies[index], strict=True)}
+            | {name: actions.count(name) for name in _TURN_ACTIONS}
+            | {"answered": len(judged), "answered_correct": sum(judged)}
+        )
+    return rows
+
+
+_TURN_ACTIONS = ("search", "read_chunk", "external_verify", "answer", "invalid")
+
+
+class Stopwatch:
+    """Wall seconds of the named parts of a step."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """Book the time since the last lap under `name`."""
+        now = time.perf_counter()
+        self.laps[name] = now - self._last
+        self._last = now
