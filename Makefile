@@ -30,7 +30,8 @@ else
 STAMP := $(VENV)/.complete-$(LOCK_HASH)
 endif
 
-CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+# nproc would answer OMP_NUM_THREADS, which is 1 below and in every make started from here.
+CORES := $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 # Two notebooks at once must not use all cores twice.
 JOBS = $(if $(filter -j --jobserver%,$(MAKEFLAGS)),1,$(CORES))
 
@@ -114,7 +115,7 @@ bench: $(STAMP) ## Run the benchmarks
 clean: ## Remove caches, smoke results and failed notebooks; keep .venv and results/cpu
 	@rm -rf .cache .pytest_cache .ruff_cache .hypothesis results/smoke
 	@find lib tests notebooks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
-	@find results -name '*.failed.ipynb' -delete 2>/dev/null || true
+	@find results \( -name '*.failed.ipynb' -o -name '.*.ipynb' -o -name '.probe.*' \) -delete 2>/dev/null || true
 
 lock: ## Solve requirements/cpu.in anew and write the lock
 	@folder=$$(mktemp -d); trap 'rm -rf '$$folder EXIT; \

@@ -3,12 +3,13 @@
 `python -m turncredit.notebook_runner NOTEBOOK --params FILE --results DIR [--deadline SECONDS]`
 checks the notebook contract, executes with papermill in a temporary file, and renames it to
 DIR/notebooks/NAME.ipynb only on success.  Exit codes: 0 done, 1 failed, 2 contract broken or
-nothing writable, 124 deadline passed.
+nothing writable, 124 deadline passed, 130 interrupted.
 """
 
 import argparse
 import ast
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -200,7 +201,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, required=True, metavar="DIR")
     parser.add_argument("--deadline", type=float, metavar="SECONDS")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, and so ends the kernel
+    for number in (signal.SIGTERM, signal.SIGINT):  # unwind, and so end the kernel
+        signal.signal(number, signal.default_int_handler)
     _say(f"running {options.notebook} with {options.params}")
     try:
         target = run_notebook(
@@ -212,7 +214,15 @@ def main(arguments: list[str] | None = None) -> int:
     except NotebookFailed as error:
         _say(str(error))
         return error.exit_code
-    except (ContractError, OSError) as error:
+    except KeyboardInterrupt:
+        # nbclient's abandoned task would report the dead kernel after our sentence
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        _say(f"{options.notebook} was interrupted")
+        return 130
+    except OSError as error:
+        _say(error.strerror or str(error))
+        return 2
+    except ContractError as error:
         _say(str(error))
         return 2
     _say(f"wrote {target}")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from turncredit.batching import TurnBatch, row_sums
 from turncredit.methods import Methods
+from turncredit.signals import LOG_RATIO_LIMIT
 
 OBJECTIVES = Methods("objective")
 AGGREGATIONS = (
@@ -18,8 +19,6 @@ AGGREGATIONS = (
     "seq_mean_token_sum",
     "seq_mean_token_sum_norm",
 )
-LOG_RATIO_LIMIT = 20.0
-"""Token log-ratios are clipped to +-20 before exp, as verl does; no gradient beyond."""
 
 
 def batch_totals(batch: TurnBatch) -> dict[str, int]:
@@ -93,13 +92,14 @@ def ppo_clip(
     Returns the scalar loss (see `aggregate`) and metrics over sampled tokens, NaN without any:
     `clip_fraction` (clipped loss above the unclipped one: only the pessimistic side counts, as
     in verl), `dual_clip_fraction`, `ppo_kl` (mean of -log r), `ratio_min`, `ratio_max`,
-    `ratio_guarded` (share of log-ratios beyond +-20); and `response_tokens`, their number.
+    `ratio_guarded` (share of log-ratios beyond +-20, where no gradient passes); and
+    `response_tokens`, their number: the weight of a micro-batch when metrics are averaged.
     """
     if dual_clip is not None and dual_clip <= 1:
         raise ValueError(f"ppo_clip: dual_clip is {dual_clip}; it must exceed 1")
+    _check_shapes(batch, logprobs=logprobs, advantages=advantages)
     log_ratio = _log_ratio(logprobs, batch)
     ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    advantages = torch.where(batch.response_mask, advantages, 0.0)
     unclipped = -ratio * advantages
     clipped = -ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
     losses = torch.maximum(unclipped, clipped)
@@ -117,11 +117,16 @@ def ppo_clip(
     return loss, ratio_metrics(log_ratio, batch, events)
 
 
+def _check_shapes(batch: TurnBatch, **tensors: Tensor) -> None:
+    """A [B] or [B, 1] tensor would broadcast in silence."""
+    wanted = tuple(batch.response_mask.shape)
+    for name, tensor in tensors.items():
+        if tensor.shape != wanted:
+            raise ValueError(f"{name} have shape {tuple(tensor.shape)}, not [B, L] = {wanted}")
+
+
 def _log_ratio(logprobs: Tensor, batch: TurnBatch) -> Tensor:
-    """[B, L]: logprobs - old_logprobs at sampled tokens, 0 elsewhere whatever stands there."""
-    if logprobs.shape != batch.old_logprobs.shape:
-        shapes = f"{tuple(logprobs.shape)}, old_logprobs {tuple(batch.old_logprobs.shape)}"
-        raise ValueError(f"logprobs have shape {shapes}")
+    """[B, L]: logprobs - old_logprobs at sampled tokens; elsewhere 0, and no gradient passes."""
     return torch.where(batch.response_mask, logprobs - batch.old_logprobs, 0.0)
 
 

@@ -1,7 +1,7 @@
 """Per-turn and per-batch measurements: entropies, importance ratios, train-inference mismatch.
 
-A turn without sampled tokens has no value: NaN, never 0.  Definitions are those of the slides'
-diagnostics as read in spec/algorithms.md, section 4 and 2.7; natural logarithms throughout.
+A turn without sampled tokens has no value: NaN, never 0.  The slides plot these quantities
+without their formulas; the definitions are this project's reading.  Natural logarithms.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 from turncredit.batching import TurnBatch
 
 LOG_RATIO_LIMIT = 20.0
-"""Token log-ratios are clipped to +-20 before exp, as verl does."""
+"""Log-ratios are clipped to +-20 before exp, as verl does; no gradient passes beyond."""
 
 
 def turn_means(batch: TurnBatch, values: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def total_entropy(batch: TurnBatch) -> float:
 
 
 def turn_ratios(batch: TurnBatch, logprobs: Tensor) -> Tensor:
-    """[B, T]: exp of the mean token log-ratio of each turn, NaN where empty (spec 2.7).
+    """[B, T]: exp of the mean token log-ratio of each turn, NaN where empty.
 
     logprobs: [B, L] under the current policy; differentiable in it.  The mean log-ratio is
     clipped to +-20.
@@ -89,8 +89,7 @@ def turn_ratios(batch: TurnBatch, logprobs: Tensor) -> Tensor:
     tensor([[1.6487, 1.6487],
             [1.6487,    nan]])
     """
-    log_ratio = torch.where(batch.response_mask, logprobs - batch.old_logprobs, 0.0)
-    means = turn_means(batch, log_ratio)
+    means = turn_means(batch, logprobs - batch.old_logprobs)
     return means.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 

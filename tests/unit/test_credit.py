@@ -84,6 +84,14 @@ def test_groups_do_not_feel_each_other_nor_the_order_of_rows():
     assert shuffled == [together[i] for i in order]
 
 
+def test_sums_neither_round_in_float32_nor_depend_on_order():
+    """Float32 sums of the first group would be off by 2; the second cancels in one order only."""
+    assert advantages([16777216, 16777218, 16777220]) == pytest.approx([-1, 0, 1], abs=1e-5)
+    one = advantages([1e17, 1.0, -1e17])
+    for rewards, places in (([1e17, -1e17, 1.0], [0, 2, 1]), ([1.0, -1e17, 1e17], [1, 2, 0])):
+        assert advantages(rewards) == [one[place] for place in places]
+
+
 @given(ragged_batches())
 def test_grpo_is_zero_sum_in_every_group_and_constant_over_a_trajectory(batch):
     found = GRPO(batch)
@@ -177,16 +185,15 @@ def test_hard_limits_of_self_including_rules():
 @pytest.mark.parametrize("rule", RULES)
 def test_empty_turns_never_count(rule):
     """Without its empty turns a trajectory has the same decision turn, under every rule."""
-    options = {"rule": rule, "c": {"quantile": 0.3, "zscore": 1.0, "margin": 0.1}.get(rule, 1.5)}
     full = [0.02, 0.3, 0.02, 0.25, 0.01]
     gappy = [NAN, 0.02, NAN, 0.3, 0.02, 0.25, NAN, 0.01, NAN]
-    position = [1, 3, 4, 5, 7]
-    reference = torch.full((9,), 0.1)
-    if rule == "running":
-        options["reference"] = reference
-    found = gates(full, **options)
-    assert found >= 0
-    assert gates(gappy, **options) == position[found]
+    position = {-1: -1, 0: 1, 1: 3, 2: 4, 3: 5, 4: 7}
+    options = {"reference": torch.full((9,), 0.1)} if rule == "running" else {}
+    found = []
+    for c in (0.05, 0.1, 0.3, 0.9) if rule == "quantile" else (0.05, 0.1, 1.0, 1.5, 2.0, 3.0, 9.0):
+        found.append(gates(full, rule=rule, c=c, **options))
+        assert gates(gappy, rule=rule, c=c, **options) == position[found[-1]]
+    assert max(found) >= 0
 
 
 def test_only_the_first_k_tokens_decide():
@@ -287,6 +294,14 @@ def test_statistics_by_hand():
     )
 
 
+def test_the_gate_turn_precedes_the_first_masked_turn():
+    batch = make_batch([[2, 0, 2, 2, 2]], success=[False])
+    blame = torch.where(batch.response_mask, -1.0, 0.0)
+    found = suffix_mask_statistics(batch, blame, torch.tensor([[1.0, 1.0, 0.0, 1.0, 0.0]]))
+    assert found["gate_turn"] == 0  # turn 1 is empty, turn 3 comes after a masked one
+    assert found["masked_share"] == 0.5
+
+
 def test_statistics_without_failures_are_missing_not_zero():
     batch = make_batch([[2, 2]] * 2, rewards=[1.0, 1.0])
     found = suffix_mask_statistics(batch, GRPO(batch), torch.ones(2, 2))
@@ -311,6 +326,13 @@ def test_weight_none_returns_the_base_and_weights_multiply_by_turn():
     expected = torch.where(batch.turn_ids[0] < 2, base[0], 0.0)
     assert torch.equal(token_advantages(batch)[0], expected)
     assert torch.equal(token_advantages(batch)[1], base[1])
+
+
+def test_a_base_with_junk_outside_the_mask_is_cleaned(monkeypatch):
+    batch = make_batch([[2, 1], [3]])
+    junk = torch.where(batch.response_mask, 1.0, NAN)
+    monkeypatch.setitem(BASES, "sloppy", lambda batch: junk)
+    assert torch.equal(token_advantages(batch, "sloppy", "none"), batch.response_mask.float())
 
 
 def test_options_reach_their_stage():

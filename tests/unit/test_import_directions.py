@@ -12,15 +12,15 @@ import turncredit
 PACKAGE = Path(turncredit.__file__).parent
 LEVELS = {
     0: "paths params seeding storage methods",
-    1: "records answers",
+    1: "records answers checkpoints",
     2: "retrieval worlds",
     3: "environments",
     4: "policies rollout",
     5: "batching signals demonstrations",
     6: "credit objectives",
     7: "training evaluation warm_start probe audit verl_plugin",
-    8: "results stats",
-    9: "plots viewer notebook_runner experiment tasks",
+    8: "results stats tasks",
+    9: "plots viewer notebook_runner experiment",
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names.split()}
 SIDEWAYS = {("worlds", "retrieval"), ("rollout", "policies"), ("signals", "batching")}

@@ -1,6 +1,7 @@
 """The notebook runner is all or nothing: a target exists only after a complete, valid run."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -293,14 +294,16 @@ def test_a_hanging_cell_ends_at_the_deadline_with_its_children(tmp_path, params_
     assert not sleepers()
 
 
-def test_terminating_the_runner_ends_the_kernel_and_leaves_no_target(tmp_path, params_file):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopping_the_runner_ends_the_kernel_and_leaves_nothing(tmp_path, params_file, number):
     marker = tmp_path / "running"
     cell = f"open({str(marker)!r}, 'w').close()\n{HANG}"
     process = command(write_notebook(tmp_path / "n.ipynb", cell), params_file, tmp_path / "results")
     wait_until(marker.exists)
-    process.terminate()
-    process.communicate(timeout=60)
-    assert process.returncode != 0
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1].endswith("n.ipynb was interrupted")
     assert not (tmp_path / "results" / "notebooks" / "n.ipynb").exists()
     assert not sleepers()
 
@@ -310,7 +313,7 @@ def test_an_unwritable_results_folder_is_one_sentence(tmp_path, params_file, run
     (tmp_path / "file").write_text("in the way")
     code, _, err = run_here(write_notebook(tmp_path / "n.ipynb"), params_file, tmp_path / results)
     assert code == 2
-    assert "cannot write" in err
+    assert "notebook_runner: cannot write" in err
     assert "n.ipynb" in err
     assert "Traceback" not in err
 

