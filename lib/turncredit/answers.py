@@ -1,5 +1,6 @@
 """Words, answer normalisation and answer scores (SQuAD convention, extended to Unicode)."""
 
+import functools
 import re
 import unicodedata
 from collections import Counter
@@ -17,7 +18,12 @@ def words(text: str) -> list[str]:
     >>> words("<search> São Tomé (.st) </search>")
     ['<search>', 'são', 'tomé', 'st', '</search>']
     """
-    return _WORD.findall(unicodedata.normalize("NFKC", text).lower())
+    return list(_split(text))
+
+
+@functools.lru_cache(maxsize=65536)
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).lower()))
 
 
 def normalise_answer(text: str) -> str:

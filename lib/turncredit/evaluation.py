@@ -11,6 +11,7 @@ from turncredit.policies.tiny import TinyPolicy
 from turncredit.policies.vocabulary import Vocabulary
 from turncredit.records import Trajectory
 from turncredit.rollout import roll_out
+from turncredit.signals import outcome_shares
 from turncredit.storage import sha256_json
 from turncredit.worlds.base import Question
 
@@ -72,23 +73,3 @@ def _row(hops: str, trajectories: Sequence[Trajectory]) -> dict:
         "exact_match": exact,
         "standard_error": math.sqrt(exact * (1 - exact) / len(trajectories)),
     } | outcome_shares(trajectories)
-
-
-def outcome_shares(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Behaviour of a set of trajectories, as means over trajectories.
-
-    turns; first-turn actions (`search_first`, `guess_first`: verifying or answering at turn 0,
-    `answer_first`); `grounded`: the evidence was read; `answered`; `invalid` and `truncated`
-    (turn or token cap) endings.
-    """
-    first = [t.turns[0].action if t.turns else "invalid" for t in trajectories]
-    return {
-        "turns": fmean(len(t.turns) for t in trajectories),
-        "search_first": fmean(action == "search" for action in first),
-        "guess_first": fmean(action in ("external_verify", "answer") for action in first),
-        "answer_first": fmean(action == "answer" for action in first),
-        "grounded": fmean(math.nan if t.grounded is None else t.grounded for t in trajectories),
-        "answered": fmean(t.stop_reason == "answer" for t in trajectories),
-        "invalid": fmean(any(turn.action == "invalid" for turn in t.turns) for t in trajectories),
-        "truncated": fmean(t.stop_reason in ("max_turns", "max_tokens") for t in trajectories),
-    }

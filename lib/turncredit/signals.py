@@ -4,12 +4,18 @@ A turn without sampled tokens has no value: NaN, never 0.  The slides plot these
 without their formulas; the definitions are this project's reading.  Natural logarithms.
 """
 
+import math
 from collections.abc import Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from turncredit.batching import TurnBatch
+
+if TYPE_CHECKING:  # signals must be importable with torch alone
+    from turncredit.records import Trajectory
 
 LOG_RATIO_LIMIT = 20.0
 """Log-ratios are clipped to +-20 before exp, as verl does; no gradient passes beyond."""
@@ -116,3 +122,23 @@ def mismatch(batch: TurnBatch) -> dict[str, float]:
 
 def _sampled_mean(batch: TurnBatch, values: Tensor) -> float:
     return values.masked_select(batch.response_mask).double().mean().item()
+
+
+def outcome_shares(trajectories: Sequence["Trajectory"]) -> dict[str, float]:
+    """Behaviour of a set of trajectories, as means over trajectories.
+
+    turns; first-turn actions (`search_first`, `guess_first`: verifying or answering at turn 0,
+    `answer_first`); `grounded`: the evidence was read; `answered`; `invalid` and `truncated`
+    (turn or token cap) endings.
+    """
+    first = [t.turns[0].action if t.turns else "invalid" for t in trajectories]
+    return {
+        "turns": fmean(len(t.turns) for t in trajectories),
+        "search_first": fmean(action == "search" for action in first),
+        "guess_first": fmean(action in ("external_verify", "answer") for action in first),
+        "answer_first": fmean(action == "answer" for action in first),
+        "grounded": fmean(math.nan if t.grounded is None else t.grounded for t in trajectories),
+        "answered": fmean(t.stop_reason == "answer" for t in trajectories),
+        "invalid": fmean(any(turn.action == "invalid" for turn in t.turns) for t in trajectories),
+        "truncated": fmean(t.stop_reason in ("max_turns", "max_tokens") for t in trajectories),
+    }

@@ -12,14 +12,19 @@ from turncredit.batching import TurnBatch, from_trajectories
 from turncredit.credit import token_advantages
 from turncredit.credit.weights import suffix_mask_statistics
 from turncredit.environments.protocol import Environment
-from turncredit.evaluation import outcome_shares
 from turncredit.objectives import OBJECTIVES, batch_totals
 from turncredit.policies.tiny import TinyPolicy
 from turncredit.policies.vocabulary import Vocabulary
 from turncredit.records import Trajectory
 from turncredit.rollout import roll_out
 from turncredit.seeding import python_stream, torch_stream
-from turncredit.signals import first_k_entropies, mismatch, total_entropy, turn_ratios
+from turncredit.signals import (
+    first_k_entropies,
+    mismatch,
+    outcome_shares,
+    total_entropy,
+    turn_ratios,
+)
 from turncredit.worlds.base import World
 
 FIRST_K = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -155,8 +160,7 @@ def update(
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.max_gradient_norm)
         optimiser.step()
-        ratios = turn_ratios(chosen, logprobs.detach())
-        ratios = ratios[chosen.turn_lengths() > 0]
+        ratios = turn_ratios(chosen, logprobs.detach())[chosen.turn_lengths() > 0]
         metrics |= {"turn_ratio_max": ratios.max().item(), "turn_ratio_min": ratios.min().item()}
         collected.append(metrics | {"loss": loss.item(), "gradient_norm": norm.item()})
     return _merge(collected)
@@ -203,9 +207,10 @@ def weights_of(batch: TurnBatch, base: Tensor, advantages: Tensor) -> Tensor:
 
 
 def zero_variance_share(batch: TurnBatch) -> float:
-    """Share of groups whose rewards are all equal: they give no gradient."""
-    groups = [batch.rewards[batch.group_ids == group] for group in batch.group_ids.unique()]
-    return sum(bool(rewards.max() == rewards.min()) for rewards in groups) / len(groups)
+    """Share of groups whose known rewards are all equal, or all missing: they give no gradient."""
+    known = ~batch.rewards.isnan()
+    groups = [batch.rewards[known & (batch.group_ids == group)] for group in batch.group_ids.unique()]
+    return sum(len(rewards.unique()) <= 1 for rewards in groups) / len(groups)
 
 
 def turn_rows(trajectories: Sequence[Trajectory], batch: TurnBatch) -> list[dict[str, float]]:

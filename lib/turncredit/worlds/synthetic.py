@@ -110,7 +110,8 @@ class SyntheticWorld:
         miss_rate = self.hard_miss_rate if question.hard else self.miss_rate
         found = [document for document in wanted if stream.random() >= miss_rate]
         others = [document for document in documents if document not in wanted]
-        return (found + stream.sample(others, len(others)))[:k]
+        fill = max(min(k - len(found), len(others)), 0)
+        return (found + stream.sample(others, fill))[:k]
 
     def _question(self, stream: random.Random) -> Question:
         identity = f"{stream.getrandbits(48):012x}"
