@@ -11,11 +11,15 @@ from torch import Tensor, nn
 from turncredit.storage import atomic_path
 
 
-def save_checkpoint(path: Path, policy: nn.Module, optimiser: torch.optim.Optimizer, step: int) -> None:
+def save_checkpoint(
+    path: Path, policy: nn.Module, optimiser: torch.optim.Optimizer, step: int
+) -> None:
     """Write atomically: the old checkpoint stays until the new one is whole."""
     tensors = {f"policy.{name}": value for name, value in policy.state_dict().items()}
     for index, state in optimiser.state_dict()["state"].items():
-        tensors |= {f"optimiser.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
+        tensors |= {
+            f"optimiser.{index}.{name}": torch.as_tensor(value) for name, value in state.items()
+        }
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata={"step": str(step), "sha256": _digest(tensors)})
 
@@ -50,7 +54,11 @@ def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 def _digest(tensors: dict[str, Tensor]) -> str:

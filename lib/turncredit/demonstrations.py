@@ -65,7 +65,13 @@ def demonstrate(
             break
         message = script.send(result.observation)
     return Trajectory(
-        question.id, prompt_ids, tuple(turns), episode.reward, episode.success, stop_reason, episode.grounded
+        question.id,
+        prompt_ids,
+        tuple(turns),
+        episode.reward,
+        episode.success,
+        stop_reason,
+        episode.grounded,
     )
 
 
@@ -88,7 +94,12 @@ def research(
 
 
 def _follow(
-    hop: Hop, names: Sequence[str], settings: DemonstrationSettings, stream: random.Random, *, first: bool
+    hop: Hop,
+    names: Sequence[str],
+    settings: DemonstrationSettings,
+    stream: random.Random,
+    *,
+    first: bool,
 ) -> Generator[str, str, bool]:
     """Search for the hop's document and read its paragraph; False when patience or will runs out."""
     for attempt in range(settings.patience):

@@ -28,7 +28,9 @@ class EvaluationSettings:
 
 def evaluation_set_hash(questions: Sequence[Question]) -> str:
     """SHA-256 of ids, texts and normalised answers, in order."""
-    return sha256_json([[q.id, q.text, sorted(map(normalise_answer, q.answers))] for q in questions])
+    return sha256_json(
+        [[q.id, q.text, sorted(map(normalise_answer, q.answers))] for q in questions]
+    )
 
 
 def evaluate(
@@ -53,7 +55,9 @@ def evaluate(
     )
 
 
-def evaluation_rows(questions: Sequence[Question], trajectories: Sequence[Trajectory]) -> list[dict]:
+def evaluation_rows(
+    questions: Sequence[Question], trajectories: Sequence[Trajectory]
+) -> list[dict]:
     """One row over all questions (hops = "all"), then one per number of hops.
 
     `exact_match` comes with its binomial standard error; a share over no trajectory is NaN.
@@ -61,7 +65,12 @@ def evaluation_rows(questions: Sequence[Question], trajectories: Sequence[Trajec
     hops = sorted({len(question.hops) for question in questions})
     rows = [_row("all", trajectories)]
     for count in hops if len(hops) > 1 else ():
-        rows.append(_row(str(count), [t for q, t in zip(questions, trajectories, strict=True) if len(q.hops) == count]))
+        rows.append(
+            _row(
+                str(count),
+                [t for q, t in zip(questions, trajectories, strict=True) if len(q.hops) == count],
+            )
+        )
     return rows
 
 

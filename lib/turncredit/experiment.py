@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from tqdm import tqdm
 
@@ -23,10 +23,10 @@ from turncredit.checkpoints import load_checkpoint, save_checkpoint
 from turncredit.evaluation import evaluate, evaluation_rows, evaluation_set_hash
 from turncredit.policies.tiny import TinyPolicy
 from turncredit.records import write_trajectories
-from turncredit.results import RunDirectory, code_hash
+from turncredit.results import RunDirectory, code_hash, read_table
 from turncredit.storage import exclusive, sha256_json, write_json
 from turncredit.tasks import Task, open_task, warm_started_policy
-from turncredit.training import Method, StepLog, new_optimiser, train
+from turncredit.training import Method, StepLog, TrainingSettings, new_optimiser, train
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ Report = Callable[[str, int, int, dict[str, float]], None]
 
 def experiment_from(parameters: dict[str, Any]) -> Experiment:
     """The experiment of a notebook's parameters, type-checked, its task files read."""
-    experiment = params.build(Experiment, parameters, f"parameters of {parameters.get('notebook', 'the notebook')}")
+    experiment = params.build(
+        Experiment, parameters, f"parameters of {parameters.get('notebook', 'the notebook')}"
+    )
     for task in experiment.tasks:
         open_task(experiment.tier, task)
     return experiment
@@ -103,7 +105,10 @@ def run_experiment(experiment: Experiment, *, workers: int | None = None) -> lis
         for arm in experiment.arms
     ]
     jobs = [job for job in jobs if not _finished(job, code)]
-    starts = {(open_task(experiment.tier, j.task).settings.warm_start_task, j.warm_start_seed): j for j in jobs}
+    starts = {
+        (open_task(experiment.tier, j.task).settings.warm_start_task, j.warm_start_seed): j
+        for j in jobs
+    }
     workers = workers or int(os.environ.get("TURNCREDIT_JOBS", os.cpu_count() or 1))
     _in_parallel(prepare, list(starts.values()), code, workers, "warm starts")
     _in_parallel(run, jobs, code, workers, "runs")
@@ -116,7 +121,10 @@ def prepare(job: Job, code: str, report: Report) -> None:
     total = task.settings.warm_start.steps
     label = f"{task.settings.warm_start_task}/{job.warm_start_seed}"
     warm_started_policy(
-        task, job.warm_start_seed, code, lambda step, loss: report(label, step + 1, total, {"loss": loss})
+        task,
+        job.warm_start_seed,
+        code,
+        lambda step, loss: report(label, step + 1, total, {"loss": loss}),
     )
 
 
@@ -194,7 +202,10 @@ def _finished(job: Job, code: str) -> bool:
 
 
 def _resume(
-    directory: RunDirectory, policy: TinyPolicy, optimiser: torch.optim.Optimizer, hashes: dict[str, str]
+    directory: RunDirectory,
+    policy: TinyPolicy,
+    optimiser: torch.optim.Optimizer,
+    hashes: dict[str, str],
 ) -> int:
     """Steps already done by an interrupted run with the same hashes; 0 after clearing any other."""
     begun = directory.path / "begun.json"
@@ -239,7 +250,11 @@ def _questions(task: Task) -> list:
 
 
 def _in_parallel(
-    work: Callable[[Job, str, Report], None], jobs: Sequence[Job], code: str, workers: int, title: str
+    work: Callable[[Job, str, Report], None],
+    jobs: Sequence[Job],
+    code: str,
+    workers: int,
+    title: str,
 ) -> None:
     """`work` on every job, `workers` processes at a time; the first error stops the rest."""
     if not jobs:
@@ -306,11 +321,51 @@ def _bar(jobs: int, title: str) -> Iterator[Callable[..., None]]:
     """A progress bar over all jobs, in jobs; calls of the yielded function move it."""
     shares: dict[str, float] = {}
     interactive = sys.stderr.isatty()
-    with tqdm(total=jobs, desc=title, unit="run", mininterval=0.5 if interactive else 10, file=sys.stderr) as bar:
+    with tqdm(
+        total=jobs, desc=title, unit="run", mininterval=0.5 if interactive else 10, file=sys.stderr
+    ) as bar:
 
         def advance(label: str, done: int, total: int, shown: dict[str, float]) -> None:
             shares[label] = done / total
-            bar.set_postfix_str(f"{label} {done}/{total} " + " ".join(f"{k} {v:.2f}" for k, v in shown.items()), False)
+            bar.set_postfix_str(
+                f"{label} {done}/{total} " + " ".join(f"{k} {v:.2f}" for k, v in shown.items()),
+                False,
+            )
             bar.update(round(sum(shares.values()), 2) - bar.n)
 
         yield advance
+
+
+def check_runs(experiment: Experiment) -> None:
+    """Raise ValueError naming the first run that cannot be trusted.
+
+    Every run must be finished, with all its steps, no missing reward, ratios that could move,
+    sampling and training engine in agreement (1e-4), and a task's runs the same evaluation set.
+    """
+    metrics = read_table(experiment.folder, "metrics.csv")
+    evaluations = read_table(experiment.folder, "eval.csv")
+    for task in experiment.tasks:
+        settings = open_task(experiment.tier, task).settings.training
+        sets = evaluations.loc[evaluations["task"] == task, "evaluation_set"].unique()
+        if len(sets) != 1:
+            raise ValueError(f"{task}: runs were evaluated on {len(sets)} different question sets")
+        for arm in experiment.arms:
+            for seed in experiment.seeds:
+                rows = metrics.query("task == @task and arm == @arm and seed == @seed")
+                _check_run(rows, settings, f"{experiment.folder.name}/{task}/{arm}/seed_{seed}")
+
+
+def _check_run(rows: pd.DataFrame, settings: TrainingSettings, label: str) -> None:
+    complaints = {
+        f"has {len(rows)} of {settings.steps} steps": len(rows) != settings.steps,
+        "has missing rewards": rows["missing_rewards"].sum() > 0,
+        "has a loss or gradient that is not a number": rows[["loss", "gradient_norm"]]
+        .isna()
+        .any(axis=None),
+        "samples from another distribution than it trains": rows["mean_abs_logprob_diff"].max()
+        > 1e-4,
+        "never moved a ratio": settings.updates_per_batch > 1 and (rows["ratio_max"] <= 1.0).all(),
+    }
+    for complaint, holds in complaints.items():
+        if holds:
+            raise ValueError(f"run {label} {complaint}")

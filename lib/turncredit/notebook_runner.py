@@ -38,6 +38,7 @@ LITERALS = {
     float: "a float",
     str: "a text",
     list: "a list",
+    dict: "a mapping",
 }
 
 
@@ -99,7 +100,7 @@ def parameter_literals(cell: NotebookNode, notebook: Path) -> dict[str, Any]:
         if type(value) not in LITERALS:
             raise ContractError(
                 f"{notebook}: the parameters cell may hold only `name = literal` with a number, "
-                f"text, true/false or list, not `{line}`"
+                f"text, true/false, list or mapping, not `{line}`"
             )
         if name in literals:
             raise ContractError(f"{notebook}: the parameters cell assigns {name} twice")

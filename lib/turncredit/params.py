@@ -6,6 +6,7 @@ unknown, repeated or wrong-typed key is a ValueError that names the file, the ke
 """
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -17,8 +18,21 @@ import yaml
 T = TypeVar("T")
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """A loader that refuses a key given twice."""
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key given twice, and reads no number or truth value out of what looks otherwise.
+
+    YAML 1.1 would make 8 of 010, 750 of 12:30 and False of no; here they stay text, which a typed
+    key then refuses.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [
+            (tag, pattern)
+            for tag, pattern in resolvers
+            if tag.rsplit(":", 1)[1] in ("null", "merge")
+        ]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen: set[str] = set()
@@ -30,10 +44,20 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+for _kind, _pattern, _first in (
+    ("bool", r"true|false", "tf"),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    ("float", r"[-+]?(?:[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?", "-+0123456789"),
+):
+    _StrictLoader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_kind}", re.compile(rf"^(?:{_pattern})$"), _first
+    )
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; ValueError naming the file if it is none."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such params file") from error
     except (yaml.YAMLError, ValueError) as error:
@@ -86,7 +110,9 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         return tuple(convert(item, arguments[0], f"{where}[{i}]") for i, item in enumerate(items))
     if origin is dict:
         items = _expect(value, dict, where, "a mapping")
-        return {str(key): convert(item, arguments[1], f"{where}.{key}") for key, item in items.items()}
+        return {
+            str(key): convert(item, arguments[1], f"{where}.{key}") for key, item in items.items()
+        }
     if hint is float and type(value) is int:
         return float(value)
     return _expect(value, hint, where, f"{hint.__name__}")

@@ -34,7 +34,9 @@ class Turn:
         count = len(self.sampled_ids)
         for name in ("sampled_logprobs", "sampled_entropies"):
             if len(getattr(self, name)) != count:
-                raise ValueError(f"{name}: {len(getattr(self, name))} values for {count} sampled ids")
+                raise ValueError(
+                    f"{name}: {len(getattr(self, name))} values for {count} sampled ids"
+                )
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,9 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         if self.reward is not None and not math.isfinite(self.reward):
-            raise ValueError(f"reward: {self.reward} for question {self.question_id}; use None if missing")
+            raise ValueError(
+                f"reward: {self.reward} for question {self.question_id}; use None if missing"
+            )
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -101,7 +105,12 @@ def read_trajectories(path: Path) -> list[Trajectory]:
 
 def _trajectory(record: dict) -> Trajectory:
     turns = tuple(
-        Turn(**{key: tuple(v) if key.endswith(("_ids", "_logprobs", "_entropies")) else v for key, v in turn.items()})
+        Turn(
+            **{
+                key: tuple(v) if key.endswith(("_ids", "_logprobs", "_entropies")) else v
+                for key, v in turn.items()
+            }
+        )
         for turn in record["turns"]
     )
     return Trajectory(**{**record, "prompt_ids": tuple(record["prompt_ids"]), "turns": turns})

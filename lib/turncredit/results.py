@@ -47,7 +47,11 @@ def _code_only(path: Path) -> str:
 
 
 def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,13 @@ class RunDirectory:
     def start(self) -> None:
         """An empty directory: whatever an older version of the run left is removed."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for name in (*TABLES, "turns.csv.gz", "trajectories.jsonl.gz", "checkpoint.safetensors", "manifest.json"):
+        for name in (
+            *TABLES,
+            "turns.csv.gz",
+            "trajectories.jsonl.gz",
+            "checkpoint.safetensors",
+            "manifest.json",
+        ):
             (self.path / name).unlink(missing_ok=True)
 
     def is_finished(self, identity: Mapping[str, str]) -> bool:
@@ -103,7 +113,9 @@ class RunDirectory:
         if manifest is None or any(manifest.get(key) != value for key, value in identity.items()):
             return False
         files = manifest["files"]
-        return all((self.path / n).exists() and sha256_file(self.path / n) == h for n, h in files.items())
+        return all(
+            (self.path / n).exists() and sha256_file(self.path / n) == h for n, h in files.items()
+        )
 
     def read_manifest(self) -> dict[str, Any] | None:
         """The manifest, None if there is none; ValueError naming the file if it is broken."""
@@ -120,14 +132,22 @@ class RunDirectory:
         with atomic_path(self.path / "turns.csv.gz") as temporary:
             temporary.write_bytes(gzip.compress(turns.read_bytes(), mtime=0))
         turns.unlink()
-        names = ("metrics.csv", "eval.csv", "turns.csv.gz", "trajectories.jsonl.gz", "checkpoint.safetensors")
+        names = (
+            "metrics.csv",
+            "eval.csv",
+            "turns.csv.gz",
+            "trajectories.jsonl.gz",
+            "checkpoint.safetensors",
+        )
         files = {name: sha256_file(self.path / name) for name in names}
         write_json(self.manifest, dict(facts) | {"files": files, "versions": versions()})
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide numbers."""
-    return {"python": platform.python_version()} | {name: metadata.version(name) for name in _PACKAGES}
+    return {"python": platform.python_version()} | {
+        name: metadata.version(name) for name in _PACKAGES
+    }
 
 
 def _header(path: Path) -> list[str]:

@@ -20,7 +20,9 @@ def atomic_path(target: Path) -> Iterator[Path]:
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
+        handle, name = tempfile.mkstemp(
+            prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent
+        )
     except OSError as error:
         raise OSError(error.errno, f"cannot write {target}: {error.strerror}") from error
     os.close(handle)

@@ -55,6 +55,17 @@ class TaskSettings:
 
 
 @dataclass(frozen=True)
+class TeachingParams:
+    """The parameters of a teaching notebook that plays one task."""
+
+    tier: str
+    task_name: str
+    seed: int
+    group_size: int
+    first_k: int
+
+
+@dataclass(frozen=True)
 class Task:
     """A task ready to run."""
 
@@ -108,19 +119,26 @@ def open_task(tier: str, name: str) -> Task:
     return Task(name, tier, settings, world, environment, vocabulary)
 
 
-def warm_started_policy(task: Task, seed: int, code: str, report: Callable[[int, float], None]) -> TinyPolicy:
+def warm_started_policy(
+    task: Task, seed: int, code: str, report: Callable[[int, float], None]
+) -> TinyPolicy:
     """The policy of a task after its warm start, trained once per settings, seed and `code` version.
 
     Kept under the cache folder by hash; a second process asking for the same one waits for it.
     Raises ValueError if `warm_start_task` has another vocabulary or policy size.
     """
     source = open_task(task.tier, task.settings.warm_start_task)
-    if (source.vocabulary.entries, source.settings.policy) != (task.vocabulary.entries, task.settings.policy):
+    if (source.vocabulary.entries, source.settings.policy) != (
+        task.vocabulary.entries,
+        task.settings.policy,
+    ):
         raise ValueError(
             f"{task_path(task.tier, task.name)}: warm_start_task = {source.name!r} has another "
             "vocabulary or policy size"
         )
-    identity = {name: value for name, value in asdict(source.settings).items() if name in _WARM_START_FIELDS}
+    identity = {
+        name: value for name, value in asdict(source.settings).items() if name in _WARM_START_FIELDS
+    }
     key = sha256_json([source.settings.world.KIND, identity, seed, code])[:16]
     path = paths.cache() / "warm_starts" / f"{task.tier}-{source.name}-{seed}-{key}.safetensors"
     policy = task.new_policy(seed)
@@ -129,7 +147,13 @@ def warm_started_policy(task: Task, seed: int, code: str, report: Callable[[int,
             settings = source.settings.warm_start
             demonstrations = source.demonstrations(seed)
             warm_start(
-                policy, source.vocabulary, source.world.names, demonstrations, settings, seed=seed, report=report
+                policy,
+                source.vocabulary,
+                source.world.names,
+                demonstrations,
+                settings,
+                seed=seed,
+                report=report,
             )
             save_policy(policy, path)
     load_policy(policy, path)

@@ -1,7 +1,7 @@
 """The training loop: rollout, score, credit, clipped updates, log; straight down the page."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,10 +102,18 @@ def train(
     """
     for step in range(start, settings.steps):
         clock = Stopwatch()
-        questions = world.train_questions(settings.questions_per_step, python_stream(seed, "questions", step))
+        questions = world.train_questions(
+            settings.questions_per_step, python_stream(seed, "questions", step)
+        )
         rows = [question for question in questions for _ in range(settings.group_size)]
         trajectories = roll_out(
-            policy, vocabulary, environment, rows, seed=seed, step=step, max_turn_tokens=settings.max_turn_tokens
+            policy,
+            vocabulary,
+            environment,
+            rows,
+            seed=seed,
+            step=step,
+            max_turn_tokens=settings.max_turn_tokens,
         )
         clock.lap("rollout")
         group_ids = [row // settings.group_size for row in range(len(rows))]
@@ -117,7 +125,9 @@ def train(
         )
         clock.lap("credit")
         for group in optimiser.param_groups:
-            group["lr"] = settings.learning_rate * min(1.0, (step + 1) / max(settings.warmup_steps, 1))
+            group["lr"] = settings.learning_rate * min(
+                1.0, (step + 1) / max(settings.warmup_steps, 1)
+            )
         order = torch.randperm(len(questions), generator=torch_stream(seed, "updates", step))
         updates = update(policy, optimiser, batch, advantages, method, settings, order)
         clock.lap("update")
@@ -209,7 +219,9 @@ def weights_of(batch: TurnBatch, base: Tensor, advantages: Tensor) -> Tensor:
 def zero_variance_share(batch: TurnBatch) -> float:
     """Share of groups whose known rewards are all equal, or all missing: they give no gradient."""
     known = ~batch.rewards.isnan()
-    groups = [batch.rewards[known & (batch.group_ids == group)] for group in batch.group_ids.unique()]
+    groups = [
+        batch.rewards[known & (batch.group_ids == group)] for group in batch.group_ids.unique()
+    ]
     return sum(len(rewards.unique()) <= 1 for rewards in groups) / len(groups)
 
 

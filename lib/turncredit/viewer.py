@@ -54,9 +54,13 @@ def trajectory_html(
             extra = _SIGNAL.format(strength=abs(value) / largest)
         text = html.escape(vocabulary.decode([token]))
         lines.setdefault(turn, []).append(
-            _TOKEN.format(title=html.escape(title, quote=True), colour=COLOURS[author], extra=extra, text=text)
+            _TOKEN.format(
+                title=html.escape(title, quote=True), colour=COLOURS[author], extra=extra, text=text
+            )
         )
-    rows = [_row("question" if turn < 0 else f"turn {turn}", tokens) for turn, tokens in lines.items()]
+    rows = [
+        _row("question" if turn < 0 else f"turn {turn}", tokens) for turn, tokens in lines.items()
+    ]
     return f"<div style='font-family:monospace;font-size:13px;line-height:1.9'>{''.join(rows)}{_legend()}</div>"
 
 
@@ -66,7 +70,10 @@ def _row(label: str, tokens: Sequence[str]) -> str:
 
 
 def _legend() -> str:
-    parts = (_TOKEN.format(title=name, colour=colour, extra="", text=name) for name, colour in COLOURS.items())
+    parts = (
+        _TOKEN.format(title=name, colour=colour, extra="", text=name)
+        for name, colour in COLOURS.items()
+    )
     return f"<div style='margin-top:6px;color:#666'>written by: {''.join(parts)}</div>"
 
 
@@ -75,7 +82,9 @@ def _entropies(trajectory: Trajectory) -> list[float]:
 
 
 def turn_table(
-    trajectory: Trajectory, vocabulary: Vocabulary, columns: dict[str, Sequence[float]] | None = None
+    trajectory: Trajectory,
+    vocabulary: Vocabulary,
+    columns: dict[str, Sequence[float]] | None = None,
 ) -> pd.DataFrame:
     """One row per turn: action, message, observation, mean entropy (nats), and `columns` given per turn."""
     rows = [

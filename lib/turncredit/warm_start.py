@@ -49,7 +49,9 @@ def warm_start(
         trajectories = demonstrations(step)
         batch = from_trajectories(trajectories, group_ids=range(len(trajectories)))
         stream = torch_stream(seed, "swap names", step)
-        token_ids = swap_names(batch.token_ids, name_ids, len(vocabulary), settings.swap_names, stream)
+        token_ids = swap_names(
+            batch.token_ids, name_ids, len(vocabulary), settings.swap_names, stream
+        )
         for group in optimiser.param_groups:
             group["lr"] = settings.learning_rate * schedule(step / settings.steps)
         loss = imitation_loss(policy, batch.replace(token_ids=token_ids))

@@ -57,7 +57,9 @@ class DeepResearch:
 class DeepResearchEpisode:
     """One question being researched.  Full documents stay in a stash outside the policy's context."""
 
-    def __init__(self, environment: DeepResearch, question: Question, stream: random.Random) -> None:
+    def __init__(
+        self, environment: DeepResearch, question: Question, stream: random.Random
+    ) -> None:
         self.environment = environment
         self.question = question
         self.stream = stream
@@ -94,12 +96,18 @@ class DeepResearchEpisode:
             if settings.invalid_ends:
                 return Step(action, "", stop_reason="invalid")
         if self._turns >= settings.max_turns:
-            return Step(action, "", stop_reason="max_turns", correct=self._guess_correct(action, argument))
+            return Step(
+                action, "", stop_reason="max_turns", correct=self._guess_correct(action, argument)
+            )
         observation = f"<information> {self._observe(action, argument)} </information>"
         return Step(action, observation, correct=self._guess_correct(action, argument))
 
     def _guess_correct(self, action: str, argument: str) -> bool | None:
-        return bool(exact_match(argument, self.question.answers)) if action == "external_verify" else None
+        return (
+            bool(exact_match(argument, self.question.answers))
+            if action == "external_verify"
+            else None
+        )
 
     def _observe(self, action: str, argument: str) -> str:
         if action == "search":
@@ -113,9 +121,13 @@ class DeepResearchEpisode:
 
     def _search(self, query: str) -> str:
         settings = self.environment.settings
-        found = self.environment.world.search(self.question, query, settings.search_results, self.stream)
+        found = self.environment.world.search(
+            self.question, query, settings.search_results, self.stream
+        )
         self._stash.update((document.id, document) for document in found)
-        lines = [settings.header.format(number=n, title=d.title) for n, d in enumerate(found, start=1)]
+        lines = [
+            settings.header.format(number=n, title=d.title) for n, d in enumerate(found, start=1)
+        ]
         return "\n".join(lines)[: settings.summary_characters] or "no results"
 
     def _read(self, query: str) -> str:
@@ -155,7 +167,11 @@ def _paragraphs(text: str, minimum: int) -> tuple[Paragraph, ...]:
     """Blank-line separated paragraphs of at least `minimum` characters."""
     pieces = (piece.strip() for piece in _BLANK_LINE.split(text))
     return tuple(
-        Paragraph(piece, frozenset(words(piece)), hashlib.md5(piece.encode(), usedforsecurity=False).hexdigest())
+        Paragraph(
+            piece,
+            frozenset(words(piece)),
+            hashlib.md5(piece.encode(), usedforsecurity=False).hexdigest(),
+        )
         for piece in pieces
         if len(piece) >= max(minimum, 1)
     )

@@ -13,7 +13,9 @@ from turncredit.worlds.base import Question
 class Judge(Protocol):
     """Says CORRECT, UNCERTAIN or WRONG."""
 
-    def verdict(self, question: Question, answer: str, context: Sequence[str], stream: random.Random) -> str:
+    def verdict(
+        self, question: Question, answer: str, context: Sequence[str], stream: random.Random
+    ) -> str:
         """One of the three words; never raises, UNCERTAIN when it cannot tell."""
 
 
@@ -30,7 +32,9 @@ class RuleJudge:
     knowledge: float
     noise: float
 
-    def verdict(self, question: Question, answer: str, context: Sequence[str], stream: random.Random) -> str:
+    def verdict(
+        self, question: Question, answer: str, context: Sequence[str], stream: random.Random
+    ) -> str:
         """Verdict on `answer`; `context` holds the sections read so far."""
         last = question.hops[-1]
         read = bool(last.paragraph) and last.paragraph in context

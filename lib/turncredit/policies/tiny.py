@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from turncredit.seeding import torch_stream
 from turncredit.storage import atomic_path
 
-
 _CHUNK_ROWS = 16
 
 
@@ -37,11 +36,12 @@ class TinySettings:
 
 
 class Cache:
-    """Keys and values of all rows up to one common position: [layers, 2, rows, heads, tokens, d]."""
+    """Keys and values of all rows up to one common position: [layers, 2, rows, tokens, d]."""
 
     def __init__(self, settings: TinySettings, rows: int) -> None:
-        shape = (settings.layers, 2, rows, settings.heads, settings.max_tokens)
-        self.memory = torch.empty(*shape, settings.width // settings.heads)
+        self.memory = torch.empty(
+            settings.layers, 2, rows, settings.max_tokens, settings.width // settings.heads
+        )
         self.length = 0
 
     def keep(self, rows: Tensor) -> None:
@@ -52,40 +52,56 @@ class Cache:
 
 
 class Block(nn.Module):
-    """Attention and MLP, each after a layer norm and added to the residual stream."""
+    """Attention and MLP, each after a layer norm and added to the residual stream.
+
+    All heads share one key and one value (multi-query attention, Shazeer 2019): a decoding step
+    reads the whole cache, so its size decides the speed.
+    """
 
     def __init__(self, settings: TinySettings) -> None:
         super().__init__()
         width = settings.width
         self.heads = settings.heads
         self.attention_norm = nn.LayerNorm(width)
-        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.query_key_value = nn.Linear(width, width + 2 * width // self.heads, bias=False)
         self.output = nn.Linear(width, width, bias=False)
         self.mlp_norm = nn.LayerNorm(width)
         self.up = nn.Linear(width, 4 * width, bias=False)
         self.down = nn.Linear(4 * width, width, bias=False)
 
-    def forward(self, hidden: Tensor, rotation: Tensor, memory: Tensor | None, length: int) -> Tensor:
-        """hidden [rows, tokens, width]; with `memory`, `tokens` is 1 and its position is `length`."""
-        rows, tokens, width = hidden.shape
+    def forward(self, hidden: Tensor, rotation: Tensor) -> Tensor:
+        """hidden [rows, tokens, width], every token after those before it."""
+        query, key, value = self._project(hidden, rotation)
+        query = query.transpose(1, 2)
+        key, value = (part.transpose(1, 2).expand_as(query) for part in (key, value))
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self._mix(hidden, mixed.transpose(1, 2))
+
+    def decode(self, hidden: Tensor, rotation: Tensor, memory: Tensor, length: int) -> Tensor:
+        """hidden [rows, 1, width], the token at position `length`; its key and value join `memory`."""
+        query, key, value = self._project(hidden, rotation)
+        memory[0, :, length] = key[:, 0, 0]
+        memory[1, :, length] = value[:, 0, 0]
+        keys, values = memory[:, :, None, : length + 1]
+        return self._mix(hidden, F.scaled_dot_product_attention(query, keys, values))
+
+    def _project(self, hidden: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query [rows, tokens, heads, d], key and value [rows, tokens, 1, d], rotated where due."""
         projected = self.query_key_value(self.attention_norm(hidden))
-        parts = projected.view(rows, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        query_key = rotate(parts[:2], rotation)
-        if memory is None:
-            mixed = F.scaled_dot_product_attention(query_key[0], query_key[1], parts[2], is_causal=True)
-        else:
-            memory[0, :, :, length] = query_key[1, :, :, 0]
-            memory[1, :, :, length] = parts[2, :, :, 0]
-            keys, values = memory[:, :, :, : length + 1]
-            mixed = F.scaled_dot_product_attention(query_key[0], keys, values)
-        hidden = hidden + self.output(mixed.transpose(1, 2).reshape(rows, tokens, width))
+        parts = projected.unflatten(-1, (self.heads + 2, -1))
+        turned = rotate(parts[:, :, :-1], rotation)
+        return turned[:, :, :-1], turned[:, :, -1:], parts[:, :, -1:]
+
+    def _mix(self, hidden: Tensor, mixed: Tensor) -> Tensor:
+        """The block's output from what attention gathered, [rows, tokens, heads, d]."""
+        hidden = hidden + self.output(mixed.reshape(hidden.shape))
         return hidden + self.down(F.relu(self.up(self.mlp_norm(hidden))))
 
 
 def rotate(vectors: Tensor, rotation: Tensor) -> Tensor:
-    """Rotary positions: pairs of channels as complex numbers times unit rotations [tokens, d/2]."""
+    """Rotary positions: channel pairs of [rows, tokens, heads, d] times unit rotations [tokens, d/2]."""
     pairs = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)).contiguous())
-    return torch.view_as_real(pairs * rotation).flatten(-2)
+    return torch.view_as_real(pairs * rotation[:, None]).flatten(-2)
 
 
 class TinyPolicy(nn.Module):
@@ -98,7 +114,9 @@ class TinyPolicy(nn.Module):
         self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
         self.final_norm = nn.LayerNorm(settings.width)
         angles = torch.outer(torch.arange(settings.max_tokens), _frequencies(settings))
-        self.register_buffer("rotations", torch.polar(torch.ones_like(angles), angles), persistent=False)
+        self.register_buffer(
+            "rotations", torch.polar(torch.ones_like(angles), angles), persistent=False
+        )
         self._initialise(seed)
 
     def _initialise(self, seed: int) -> None:
@@ -114,7 +132,7 @@ class TinyPolicy(nn.Module):
         """token_ids [B, L], right-padded -> hidden states [B, L, width]; padding never reaches real tokens."""
         hidden = self.embedding(token_ids)
         for block in self.blocks:
-            hidden = block(hidden, self.rotations[: token_ids.shape[1]], None, 0)
+            hidden = block(hidden, self.rotations[: token_ids.shape[1]])
         return self.final_norm(hidden)
 
     def decode(self, token_ids: Tensor, cache: Cache) -> Tensor:
@@ -122,7 +140,7 @@ class TinyPolicy(nn.Module):
         hidden = self.embedding(token_ids).unsqueeze(1)
         rotation = self.rotations[cache.length : cache.length + 1]
         for block, memory in zip(self.blocks, cache.memory, strict=True):
-            hidden = block(hidden, rotation, memory, cache.length)
+            hidden = block.decode(hidden, rotation, memory, cache.length)
         cache.length += 1
         return self.final_norm(hidden.squeeze(1))
 
@@ -144,10 +162,14 @@ class TinyPolicy(nn.Module):
         scored = [self._score_chunk(token_ids, mask, c, int(lengths[c[-1]])) for c in chunks]
         places = tuple(torch.cat(part) for part in zip(*(s[:2] for s in scored), strict=True))
         empty = torch.zeros(mask.shape)
-        logprobs, entropies = (torch.cat(part) for part in zip(*(s[2:] for s in scored), strict=True))
+        logprobs, entropies = (
+            torch.cat(part) for part in zip(*(s[2:] for s in scored), strict=True)
+        )
         return empty.index_put(places, logprobs), empty.index_put(places, entropies)
 
-    def _score_chunk(self, token_ids: Tensor, mask: Tensor, chunk: Tensor, length: int) -> tuple[Tensor, ...]:
+    def _score_chunk(
+        self, token_ids: Tensor, mask: Tensor, chunk: Tensor, length: int
+    ) -> tuple[Tensor, ...]:
         """Row and column of each masked token of the rows `chunk`, with its log-prob and entropy."""
         ids = token_ids[chunk, :length]
         rows, columns = mask[chunk, :length].nonzero(as_tuple=True)

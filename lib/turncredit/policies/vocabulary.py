@@ -42,6 +42,8 @@ class Vocabulary:
 
 def tag_vocabulary(actions: Sequence[str], content: Iterable[str]) -> Vocabulary:
     """The vocabulary of a tag environment: tags first, then fixed observations, then the world's words."""
-    tags = [tag for name in ("question", "information", *actions) for tag in (f"<{name}>", f"</{name}>")]
+    tags = [
+        tag for name in ("question", "information", *actions) for tag in (f"<{name}>", f"</{name}>")
+    ]
     fixed = ("<doc>", "none", "no", "results", "invalid", "action", "correct", "uncertain", "wrong")
     return Vocabulary([*tags, *fixed, *content])

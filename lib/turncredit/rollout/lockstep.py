@@ -66,7 +66,9 @@ def roll_out(
     Sampling draws from the full vocabulary at `temperature`; log-probs and entropies, in nats, are
     those of the distribution sampled from.  All randomness is a function of (seed, step, row).
     """
-    rows = [_start(vocabulary, environment, q, seed, step, index) for index, q in enumerate(questions)]
+    rows = [
+        _start(vocabulary, environment, q, seed, step, index) for index, q in enumerate(questions)
+    ]
     closing = frozenset(vocabulary.id(f"</{name}>") for name in environment.actions)
     limit = policy.settings.max_tokens
     uniforms = torch.rand(limit, len(rows), generator=torch_stream(seed, "sampling", step))
@@ -78,7 +80,9 @@ def roll_out(
     recorded = 0
     for position in range(limit - 1):
         hidden = policy.decode(torch.tensor(inputs), cache)
-        speaking = [s for s in slots if not rows[alive[s]].forced and not rows[alive[s]].stop_reason]
+        speaking = [
+            s for s in slots if not rows[alive[s]].forced and not rows[alive[s]].stop_reason
+        ]
         inputs = [row.forced.pop() if row.forced else 0 for row in (rows[index] for index in alive)]
         if speaking:
             who = [alive[slot] for slot in speaking]
@@ -118,7 +122,12 @@ def sample(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _start(
-    vocabulary: Vocabulary, environment: Environment, question: Question, seed: int, step: int, index: int
+    vocabulary: Vocabulary,
+    environment: Environment,
+    question: Question,
+    seed: int,
+    step: int,
+    index: int,
 ) -> _Row:
     episode = environment.reset(question, python_stream(seed, "environment", step, index))
     prompt_ids = vocabulary.encode(episode.prompt)

@@ -58,5 +58,7 @@ class World(Protocol):
     def evaluation_questions(self, count: int, seed: int = 0) -> list[Question]:
         """A fixed list of held-out questions: the same for every call with the same arguments."""
 
-    def search(self, question: Question, query: str, k: int, stream: random.Random) -> list[Document]:
+    def search(
+        self, question: Question, query: str, k: int, stream: random.Random
+    ) -> list[Document]:
         """At most `k` documents for `query`, best first; [] when nothing matches."""

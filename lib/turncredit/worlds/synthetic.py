@@ -102,7 +102,9 @@ class SyntheticWorld:
         """The documents of one question, rebuilt from its id."""
         return _from_identity(self, question.id)[1]
 
-    def search(self, question: Question, query: str, k: int, stream: random.Random) -> list[Document]:
+    def search(
+        self, question: Question, query: str, k: int, stream: random.Random
+    ) -> list[Document]:
         """Documents whose title shares words with the query, then the others; the best is missed at times."""
         documents = self.documents(question)
         asked = set(words(query))
@@ -145,7 +147,10 @@ def _from_identity(world: SyntheticWorld, identity: str) -> tuple[Question, tupl
         id=identity,
         text=f"{relation} of {role} of {genre} {film}",
         answers=(answer,),
-        hops=(Hop(film, role, person, f"{film} {role} {person}"), Hop(person, relation, answer, evidence)),
+        hops=(
+            Hop(film, role, person, f"{film} {role} {person}"),
+            Hop(person, relation, answer, evidence),
+        ),
         kind=f"{role} > {relation}",
         guess=popular,
         hard=hard,

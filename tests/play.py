@@ -1,0 +1,209 @@
+"""Small worlds, environments and policies for tests of everything that plays an episode."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from turncredit.answers import words
+from turncredit.demonstrations import DemonstrationSettings
+from turncredit.environments import DeepResearch, DeepResearchSettings, Step
+from turncredit.environments.judges import RuleJudge
+from turncredit.policies.tiny import Cache, TinyPolicy, TinySettings
+from turncredit.policies.vocabulary import Vocabulary, tag_vocabulary
+from turncredit.rollout import lockstep
+from turncredit.training import Method, TrainingSettings
+from turncredit.worlds.base import Document, Hop, Question
+from turncredit.worlds.synthetic import SyntheticWorld
+
+ACTIONS = ("search", "read_chunk", "external_verify", "answer")
+PLAIN = Method("grpo", {}, "none", {}, "ppo_clip", {})
+RESEARCH = DemonstrationSettings(guess_first=0.2, error=0.2, quit=0.1, verify=0.5, patience=3)
+SMALL = SyntheticWorld(films=6, people=8, cities=4)
+TINY = TinySettings(width=16, layers=2, heads=2, max_tokens=64)
+TRAINING = TrainingSettings(
+    steps=6,
+    questions_per_step=3,
+    group_size=4,
+    updates_per_batch=2,
+    learning_rate=1.0e-2,
+    warmup_steps=2,
+    max_gradient_norm=1.0,
+    max_turn_tokens=5,
+    checkpoint_every=2,
+)
+
+
+@dataclass(frozen=True)
+class ListWorld:
+    """Documents written by hand; a search returns those whose title shares a word with the query."""
+
+    documents: tuple[Document, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        texts = (f"{document.title} {document.text}" for document in self.documents)
+        return tuple(dict.fromkeys(word for text in texts for word in words(text)))
+
+    def search(
+        self, question: Question, query: str, k: int, stream: random.Random
+    ) -> list[Document]:
+        asked = set(words(query))
+        return [d for d in self.documents if asked & set(words(d.title))][:k]
+
+
+def document(title: str, *paragraphs: str) -> Document:
+    return Document(id=title, title=title, text="\n\n".join(paragraphs))
+
+
+def question(answer: str = "hague", *, paragraph: str = "", title: str = "court") -> Question:
+    """A one-hop question, unsolvable unless the paragraph that states its answer is given."""
+    hop = Hop(title, "seat", answer, paragraph)
+    return Question("q", "seat of court", (answer,), (hop,), "seat", guess="paris")
+
+
+def episode(
+    documents: Sequence[Document],
+    asked: Question,
+    *,
+    knowledge: float = 0.0,
+    noise: float = 0.0,
+    **options: object,
+):
+    """An episode of deep research over hand-made documents; options override the slides' defaults."""
+    settings = replace(DeepResearchSettings(), **options)
+    environment = DeepResearch(ListWorld(tuple(documents)), RuleJudge(knowledge, noise), settings)
+    return environment.reset(asked, random.Random(0))
+
+
+@dataclass(frozen=True)
+class CoinEnvironment:
+    """Ends at any turn with probability `end`; prompts, observations and rewards are all by chance.
+
+    Observations may be empty, so that two turns may follow each other without a token between.
+    """
+
+    content: tuple[str, ...]
+    end: float = 0.3
+    actions: tuple[str, ...] = ACTIONS
+
+    def reset(self, question: Question, stream: random.Random) -> "CoinEpisode":
+        return CoinEpisode(self, stream)
+
+
+class CoinEpisode:
+    grounded = None
+
+    def __init__(self, environment: CoinEnvironment, stream: random.Random) -> None:
+        self.environment, self.stream = environment, stream
+        self.prompt = f"<question> {self._text(1, 9)} </question>"
+        self.success = stream.random() < 0.5
+
+    @property
+    def reward(self) -> float:
+        return float(self.success)
+
+    def step(self, message: str) -> Step:
+        if self.stream.random() < self.environment.end:
+            return Step("answer", "", stop_reason="answer", correct=self.success)
+        return Step("search", self._text(0, 8))
+
+    def _text(self, least: int, most: int) -> str:
+        count = self.stream.randint(least, most)
+        return " ".join(self.stream.choices(self.environment.content, k=count))
+
+
+def coin_environment(end: float = 0.3) -> CoinEnvironment:
+    return CoinEnvironment(SMALL.words, end)
+
+
+def synthetic_environment(**options: object) -> DeepResearch:
+    """Deep research over the small synthetic world, its sections scaled down like the tiny tier's."""
+    scaled = {"header": "<doc> {title}", "search_results": 2, "minimum_paragraph": 1, "sections": 1}
+    settings = replace(DeepResearchSettings(), **scaled | options)
+    return DeepResearch(SMALL, RuleJudge(0.5, 0.1), settings)
+
+
+def vocabulary() -> Vocabulary:
+    return tag_vocabulary(ACTIONS, SMALL.words)
+
+
+def questions(count: int, seed: int = 0) -> list[Question]:
+    return SMALL.train_questions(count, random.Random(seed))
+
+
+def policy(seed: int = 0, settings: TinySettings = TINY) -> TinyPolicy:
+    return TinyPolicy(settings, len(vocabulary()), seed)
+
+
+class RecordingCache(Cache):
+    """A cache that knows which row sits in which slot and keeps what each row was fed."""
+
+    def __init__(self, settings: TinySettings, rows: int) -> None:
+        super().__init__(settings, rows)
+        self.rows = list(range(rows))
+        self.fed: list[list[int]] = [[] for _ in self.rows]
+        self.compactions = 0
+
+    def keep(self, rows: Tensor) -> None:
+        super().keep(rows)
+        self.rows = [self.rows[slot] for slot in rows.tolist()]
+        self.compactions += 1
+
+    def feed(self, token_ids: Tensor) -> None:
+        for row, token in zip(self.rows, token_ids.tolist(), strict=True):
+            self.fed[row].append(token)
+
+
+class SpiedPolicy(TinyPolicy):
+    """Reports every token it is fed to its recording cache."""
+
+    def decode(self, token_ids: Tensor, cache: RecordingCache) -> Tensor:
+        cache.feed(token_ids)
+        return super().decode(token_ids, cache)
+
+
+class ScriptedPolicy:
+    """Row r says the words of scripts[r], in order, whatever it reads; then closes answers for ever."""
+
+    def __init__(
+        self, scripts: Sequence[str], words_known: Vocabulary, max_tokens: int = 64
+    ) -> None:
+        self.settings = replace(TINY, max_tokens=max_tokens)
+        self.size = len(words_known)
+        self.closing = words_known.id("</answer>")
+        self.left = [list(words_known.encode(script)) for script in scripts]
+
+    def decode(self, token_ids: Tensor, cache: RecordingCache) -> Tensor:
+        cache.feed(token_ids)
+        cache.length += 1
+        return torch.tensor(cache.rows)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits = torch.full((len(hidden), self.size), -1e9)
+        for slot, row in enumerate(hidden.tolist()):
+            logits[slot, self.left[row].pop(0) if self.left[row] else self.closing] = 0.0
+        return logits
+
+
+def record_caches(monkeypatch: pytest.MonkeyPatch) -> list[RecordingCache]:
+    """The caches that rollouts make from now on."""
+    made: list[RecordingCache] = []
+
+    def make(settings: TinySettings, rows: int) -> RecordingCache:
+        made.append(RecordingCache(settings, rows))
+        return made[-1]
+
+    monkeypatch.setattr(lockstep, "Cache", make)
+    return made
+
+
+def global_streams() -> tuple:
+    """The states of all global generators, comparable with ==."""
+    import numpy
+
+    kind, keys, *rest = numpy.random.get_state()
+    return random.getstate(), (kind, keys.tolist(), *rest), torch.get_rng_state().tolist()
