@@ -11,7 +11,7 @@ _ARTICLES = frozenset({"a", "an", "the"})
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words of a text; a tag such as <search> stays one word, all else splits at non-letters.
+    """Lower-case words of a text; a tag such as <search> is one word, other signs separate words.
 
     Unicode is NFKC-normalised and letters with accents are kept.
 

@@ -101,7 +101,7 @@ def _follow(
     *,
     first: bool,
 ) -> Generator[str, str, bool]:
-    """Search for the hop's document and read its paragraph; False when patience or will runs out."""
+    """Search for the hop's document and read its paragraph; False when patience runs out."""
     for attempt in range(settings.patience):
         if (attempt > 0 or not first) and stream.random() < settings.quit:
             return False

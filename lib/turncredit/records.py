@@ -85,7 +85,7 @@ class Group:
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
-    """One JSON object a line, gzipped with a fixed timestamp so that equal records give equal bytes."""
+    """One JSON object a line, gzipped without a timestamp: equal records give equal bytes."""
     lines = "".join(json.dumps(asdict(t), ensure_ascii=False) + "\n" for t in trajectories)
     with atomic_path(path) as temporary:
         temporary.write_bytes(gzip.compress(lines.encode("utf-8"), mtime=0))

@@ -171,7 +171,7 @@ def _cell(value: Any) -> str:
 
 
 def read_table(root: Path, table: str) -> pd.DataFrame:
-    """All runs' rows of a table below `root` (<task>/<arm>/seed_<s>/<table>), with task, arm and seed.
+    """All runs' rows of a table in `root`/<task>/<arm>/seed_<s>/, with task, arm and seed.
 
     Rows come in order of path, whatever order the file system lists.  Raises ValueError naming
     `root` if no run has the table.

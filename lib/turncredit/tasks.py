@@ -49,7 +49,7 @@ class TaskSettings:
     demonstrations: DemonstrationSettings
     warm_start: WarmStartSettings
     warm_start_task: str
-    """Task whose demonstrations the policy starts from: its own name, or a task of equal vocabulary."""
+    """Task whose demonstrations it starts from: this one, or one with the same vocabulary."""
     training: TrainingSettings
     evaluation: EvaluationSettings
 
@@ -122,7 +122,7 @@ def open_task(tier: str, name: str) -> Task:
 def warm_started_policy(
     task: Task, seed: int, code: str, report: Callable[[int, float], None]
 ) -> TinyPolicy:
-    """The policy of a task after its warm start, trained once per settings, seed and `code` version.
+    """The policy of a task after its warm start, trained once per settings, seed and `code`.
 
     Kept under the cache folder by hash; a second process asking for the same one waits for it.
     Raises ValueError if `warm_start_task` has another vocabulary or policy size.

@@ -1,7 +1,7 @@
 """The training loop: rollout, score, credit, clipped updates, log; straight down the page."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,7 @@ class TrainingSettings:
     questions_per_step: int
     group_size: int
     updates_per_batch: int
-    """Optimiser steps on each rollout batch, on one part of its groups each; 1 makes every ratio 1."""
+    """Optimiser steps per rollout batch, each on its part of the groups; 1: all ratios are 1."""
     learning_rate: float
     warmup_steps: int
     max_gradient_norm: float
@@ -210,7 +210,7 @@ def step_metrics(
 
 
 def weights_of(batch: TurnBatch, base: Tensor, advantages: Tensor) -> Tensor:
-    """[B, T]: weight each turn got, from base [B, L] and weighted advantages [B, L]; 1 where base is 0."""
+    """[B, T]: the weight each turn got, from advantages [B, L] before and after; 1 if base is 0."""
     ratio = torch.where(base != 0, advantages / torch.where(base != 0, base, 1.0), 1.0)
     sums, lengths = batch.turn_sums(ratio), batch.turn_lengths()
     return torch.where(lengths > 0, sums / lengths.clamp(min=1), 1.0)
@@ -249,14 +249,16 @@ _TURN_ACTIONS = ("search", "read_chunk", "external_verify", "answer", "invalid")
 
 
 class Stopwatch:
-    """Wall seconds of the named parts of a step."""
+    """Seconds of the named parts of a step, by `clock`: wall time unless a benchmark sets it."""
+
+    clock: Callable[[], float] = staticmethod(time.perf_counter)
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
+        self._last = self.clock()
 
     def lap(self, name: str) -> None:
         """Book the time since the last lap under `name`."""
-        now = time.perf_counter()
+        now = self.clock()
         self.laps[name] = now - self._last
         self._last = now

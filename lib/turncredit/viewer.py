@@ -15,7 +15,11 @@ from turncredit.records import Trajectory
 COLOURS = {"prompt": "#e4e4e4", "policy": "#bcd7f5", "environment": "#f8e2b0"}
 """Background by author: question, policy, environment."""
 
-_TOKEN = "<span title='{title}' style='background:{colour};color:#111;padding:1px 4px;margin:1px;border-radius:3px;display:inline-block;{extra}'>{text}</span>"
+_TOKEN = (
+    "<span title='{title}' style='background:{colour};color:#111;padding:1px 4px;margin:1px;"
+    "border-radius:3px;display:inline-block;{extra}'>{text}</span>"
+)
+_PAGE = "<div style='font-family:monospace;font-size:13px;line-height:1.9'>{rows}{legend}</div>"
 _SIGNAL = "border-bottom:4px solid rgba(192,32,32,{strength:.2f})"
 
 
@@ -61,7 +65,7 @@ def trajectory_html(
     rows = [
         _row("question" if turn < 0 else f"turn {turn}", tokens) for turn, tokens in lines.items()
     ]
-    return f"<div style='font-family:monospace;font-size:13px;line-height:1.9'>{''.join(rows)}{_legend()}</div>"
+    return _PAGE.format(rows="".join(rows), legend=_legend())
 
 
 def _row(label: str, tokens: Sequence[str]) -> str:
@@ -86,7 +90,7 @@ def turn_table(
     vocabulary: Vocabulary,
     columns: dict[str, Sequence[float]] | None = None,
 ) -> pd.DataFrame:
-    """One row per turn: action, message, observation, mean entropy (nats), and `columns` given per turn."""
+    """One row per turn: action, texts, mean entropy (nats), and `columns` given per turn."""
     rows = [
         {
             "turn": index,

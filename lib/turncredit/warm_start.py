@@ -82,7 +82,7 @@ def schedule(progress: float) -> float:
 def swap_names(
     token_ids: Tensor, name_ids: Tensor, size: int, share: float, stream: torch.Generator
 ) -> Tensor:
-    """token_ids [B, L] with name ids permuted, one permutation a row, in a random share of the rows."""
+    """token_ids [B, L] with name ids permuted in a random share of the rows, each its own way."""
     rows = len(token_ids)
     tables = torch.arange(size).repeat(rows, 1)
     order = torch.rand(rows, len(name_ids), generator=stream).argsort(1)

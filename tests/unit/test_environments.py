@@ -2,6 +2,7 @@
 
 import random
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,11 +15,19 @@ from turncredit.environments.deep_research import Paragraph, rank_by_overlap
 from turncredit.environments.judges import RuleJudge
 
 FACT = "the court sits in hague and nowhere else because its treaty said so in plain words long ago"
-PIECES = st.sampled_from(
+PIECES = (
     [f"{bracket}{name}>" for bracket in ("<", "</") for name in (*ACTIONS, "think", "information")]
     + ["hague", "rome", " ", "\n", "<", ">", "</", "<doc>", "<SEARCH>", "< search >", "", ".", "é"]
+    + [f"<{name}> rome </{name}>" for name in ("search", "answer", "think")]
 )
-MESSAGES = st.lists(PIECES, max_size=8).map("".join)
+
+
+def _some_message(seed: int) -> str:
+    stream = random.Random(seed)
+    return "".join(stream.choices(PIECES, k=stream.randint(0, 8)))
+
+
+MESSAGES = st.integers(0, 10**9).map(_some_message)
 
 
 # --- parsing
@@ -70,10 +79,14 @@ def test_only_a_leading_thought_is_skipped(message):
     assert parse_action(message, ACTIONS) == ("invalid", "")
 
 
-@settings(max_examples=3000)
-@given(MESSAGES)
-def test_an_action_is_one_tag_pair_around_text_without_tags_after_at_most_one_thought(message):
-    name, argument = parse_action(message, ACTIONS)
+@given(st.integers(0, 10**6))
+def test_an_action_is_one_tag_pair_around_text_without_tags_after_at_most_one_thought(seed):
+    for offset in range(50):
+        message = _some_message(seed + offset)
+        _check_parsed(message, *parse_action(message, ACTIONS))
+
+
+def _check_parsed(message: str, name: str, argument: str) -> None:
     if name == "invalid":
         assert argument == ""
         return
@@ -86,7 +99,7 @@ def test_an_action_is_one_tag_pair_around_text_without_tags_after_at_most_one_th
     assert not set("<>") & set(argument)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.sampled_from(ACTIONS), st.text(st.characters(exclude_characters="<>"), min_size=1))
 def test_every_well_formed_message_is_an_action(name, argument):
     expected = (name, argument.strip()) if argument.strip() else ("invalid", "")
@@ -95,18 +108,16 @@ def test_every_well_formed_message_is_an_action(name, argument):
 
 @pytest.mark.parametrize("unit", [" ", "<think>", "<search>", "<think> </think>", "\n<"])
 def test_parsing_takes_time_in_proportion_to_the_message(unit):
-    def seconds(count: int) -> float:
-        begun = time.process_time()
-        parse_action(unit * count, ACTIONS)
-        return time.process_time() - begun
-
-    assert seconds(20_000) < 0.2
+    message = unit * (20_000 // len(unit))
+    begun = time.process_time()
+    parse_action(message, ACTIONS)
+    assert time.process_time() - begun < 0.1
 
 
 # --- episodes
 
 
-@settings(max_examples=1500)
+@settings(max_examples=300)
 @given(st.lists(MESSAGES, min_size=1, max_size=4), st.booleans())
 def test_no_message_raises_and_every_malformed_one_is_invalid(messages, ends):
     asked = question(paragraph=FACT)
@@ -194,14 +205,14 @@ def test_the_defaults_are_the_constants_of_the_slides():
 
 
 def test_a_search_shows_headers_only_and_at_most_8000_characters():
-    documents = [document(f"court {'x' * 2990}{n}", FACT) for n in range(3)]
+    documents = [document("sea" + f" abc{n}" * 598, FACT) for n in range(3)]
     played = episode(documents, question())
-    shown = played.step("<search> court </search>").observation
+    shown = played.step("<search> sea </search>").observation
     summary = shown.removeprefix("<information> ").removesuffix(" </information>")
     lines = summary.split("\n")
     assert lines[0] == f"Doc 1 (Title: {documents[0].title})"
     assert lines[1] == f"Doc 2 (Title: {documents[1].title})"
-    assert len(summary) == 8000
+    assert (len(summary), summary[-5:]) == (8000, " abc2"), "cut between two words"
     assert "hague" not in shown
     nothing = played.step("<search> zebra </search>").observation
     assert nothing == "<information> no results </information>"
@@ -217,10 +228,11 @@ def test_paragraphs_below_80_characters_are_dropped_and_those_of_80_kept():
 
 
 def test_a_section_is_cut_to_2000_characters():
-    long = "court " + "a" * 3000
+    long = "court" + " seat" * 600
     played = episode([document("court", long)], question())
     played.step("<search> court </search>")
     assert read(played, "court") == long[:2000]
+    assert long[1999:2001] == "t ", "the cut falls between two words"
 
 
 def test_the_two_best_overlaps_are_read_and_ties_keep_their_order():
@@ -312,8 +324,6 @@ def test_a_judge_with_evidence_compares_with_it_up_to_its_noise():
 
 
 def test_what_the_judge_knows_by_itself_is_a_fixed_share_of_the_questions():
-    from dataclasses import replace
-
     judge, asked = RuleJudge(0.4, 0.5), question()
     many = [replace(asked, id=str(number)) for number in range(2000)]
     verdicts = [judge.verdict(q, "hague", [], random.Random(1)) for q in many]

@@ -8,7 +8,7 @@ _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 
 
 def parse_action(message: str, actions: Sequence[str]) -> tuple[str, str]:
-    """The action's name and argument, or ("invalid", "") for any message that is not exactly one action.
+    """The action's name and argument; ("invalid", "") unless the message is exactly one action.
 
     Only policy-written text of the current turn may be passed in, so that a tag inside a document
     can never act (complaints D5).  A leading <think> block is skipped; an argument that itself

@@ -1,6 +1,6 @@
 """The deep-research task: search, read_chunk, external_verify, answer; one reward at the end.
 
-Source: the slides "Entropy-gated suffix masking", section "From Search-R1 to a deep-research agent".
+Source: the slides "Entropy-gated suffix masking", "From Search-R1 to a deep-research agent".
 The defaults are the slides' constants; the tiny tier scales them down.
 """
 
@@ -35,7 +35,7 @@ class DeepResearchSettings:
     """Sections returned by one read_chunk."""
     section_characters: int = 2000
     invalid_ends: bool = True
-    """A malformed message ends the episode with reward 0; otherwise it costs its turn and the penalty."""
+    """A malformed message ends the episode; otherwise it costs its turn and the penalty."""
     invalid_penalty: float = 0.0
     """Subtracted from the reward for each malformed message."""
 
@@ -55,7 +55,7 @@ class DeepResearch:
 
 
 class DeepResearchEpisode:
-    """One question being researched.  Full documents stay in a stash outside the policy's context."""
+    """One question being researched.  Full documents stay in a stash outside the context."""
 
     def __init__(
         self, environment: DeepResearch, question: Question, stream: random.Random
@@ -155,7 +155,7 @@ class Paragraph:
 
 
 def rank_by_overlap(paragraphs: Sequence[Paragraph], query: str) -> list[Paragraph]:
-    """Paragraphs that share a word with the query, most distinct shared words first, ties in order."""
+    """Paragraphs sharing a word with the query, most distinct shared words first, ties in order."""
     asked = set(words(query))
     scored = [(len(asked & paragraph.words), paragraph) for paragraph in paragraphs]
     kept = [pair for pair in scored if pair[0] > 0]

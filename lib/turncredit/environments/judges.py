@@ -26,7 +26,8 @@ class RuleJudge:
     If the context holds the paragraph that states the answer, the judge compares with what that
     paragraph says, and is UNCERTAIN with probability `noise`.  Without it the judge answers from
     memory: for a share `knowledge` of all questions, always the same ones, it knows.  That share is
-    what a stronger model's own knowledge leaks into training, and so a parameter to vary, not to hide.
+    what a stronger model's own knowledge leaks into training, and so a parameter to vary, not to
+    hide.
     """
 
     knowledge: float

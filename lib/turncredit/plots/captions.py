@@ -1,5 +1,6 @@
 """One caption per figure; every number in it is rendered from the tables it describes."""
 
+import math
 from collections.abc import Callable
 
 import pandas as pd
@@ -85,7 +86,8 @@ def _shift_counts(shifts: pd.DataFrame, settings: FigureParams) -> str:
 
     return (
         "A run shifts at the first step at which the mean search-first share of the last "
-        f"{settings.shift_window} steps is below {settings.shift_threshold:g}. "
+        f"{settings.shift_window} steps is below {settings.shift_threshold:g}; the rule sees turn 0 "
+        "alone. "
         f"Shifted runs: {_per_cell(shifts, settings, count)}."
     )
 
@@ -133,13 +135,17 @@ def _equal_k(runs: Runs) -> str:
 def _accuracy_caption(accuracies: pd.DataFrame, settings: FigureParams) -> str:
     shown = accuracies[accuracies["turn"] < settings.turns_shown]
     silent = int((shown["answered"] == 0).sum())
+    fewest = shown["answered"][shown["answered"] > 0].min()
+    support = "" if math.isnan(fewest) else f" Accuracies rest on {fewest:.0f} or more such turns."
     return (
         "Accuracy of the turns that submit an answer or verify a guess, and their share of all "
         f"turns at that position, pooled over up to {settings.comparison_window} training steps: "
         f"before, just ahead of the {settings.shift_window} steps whose mean crossed the "
         "threshold, and after the shift step. Runs without a shift (triangles) show their first "
-        "and last steps instead. Dots are seeds, lines their means over the seeds with a value. "
+        "and last steps instead. Dots are seeds, lines their means over the seeds with a value, "
+        "shifted or not. "
         f"Dots without an accuracy, since no trajectory answered there: {silent} of {len(shown)}."
+        f"{support}"
     )
 
 

@@ -102,6 +102,9 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
 
     No date and no program version are stored.  Raises OSError naming the file it cannot write.
     """
+    with _style():
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once: both files, and a second saving, are alike
     written = []
     for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         target = folder / f"{name}.{suffix}"

@@ -78,7 +78,7 @@ class Block(nn.Module):
         return self._mix(hidden, mixed.transpose(1, 2))
 
     def decode(self, hidden: Tensor, rotation: Tensor, memory: Tensor, length: int) -> Tensor:
-        """hidden [rows, 1, width], the token at position `length`; its key and value join `memory`."""
+        """hidden [rows, 1, width]: the token at `length`; its key and value join `memory`."""
         query, key, value = self._project(hidden, rotation)
         memory[0, :, length] = key[:, 0, 0]
         memory[1, :, length] = value[:, 0, 0]
@@ -99,7 +99,7 @@ class Block(nn.Module):
 
 
 def rotate(vectors: Tensor, rotation: Tensor) -> Tensor:
-    """Rotary positions: channel pairs of [rows, tokens, heads, d] times unit rotations [tokens, d/2]."""
+    """Rotary positions: turn the channel pairs of [rows, tokens, heads, d] by [tokens, d / 2]."""
     pairs = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)).contiguous())
     return torch.view_as_real(pairs * rotation[:, None]).flatten(-2)
 
@@ -129,14 +129,14 @@ class TinyPolicy(nn.Module):
                 nn.init.normal_(parameter, std=deviation, generator=stream)
 
     def hidden(self, token_ids: Tensor) -> Tensor:
-        """token_ids [B, L], right-padded -> hidden states [B, L, width]; padding never reaches real tokens."""
+        """token_ids [B, L], padded on the right, to hidden states [B, L, width]."""
         hidden = self.embedding(token_ids)
         for block in self.blocks:
             hidden = block(hidden, self.rotations[: token_ids.shape[1]])
         return self.final_norm(hidden)
 
     def decode(self, token_ids: Tensor, cache: Cache) -> Tensor:
-        """Feed one token per row [rows]; returns hidden states [rows, width] and advances the cache."""
+        """Feed one token per row [rows] into the cache; returns hidden states [rows, width]."""
         hidden = self.embedding(token_ids).unsqueeze(1)
         rotation = self.rotations[cache.length : cache.length + 1]
         for block, memory in zip(self.blocks, cache.memory, strict=True):
@@ -149,7 +149,7 @@ class TinyPolicy(nn.Module):
         return F.linear(hidden, self.embedding.weight)
 
     def score(self, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies (nats) of the tokens under `mask` [B, L], each [B, L], 0 elsewhere.
+        """Log-probs and entropies (nats) of the tokens under `mask`; all [B, L], 0 elsewhere.
 
         Rows are taken in small chunks of similar length and cut after their last masked token: less
         padding and memory that stays in cache make this about 1.7 times faster than one pass.
@@ -170,7 +170,7 @@ class TinyPolicy(nn.Module):
     def _score_chunk(
         self, token_ids: Tensor, mask: Tensor, chunk: Tensor, length: int
     ) -> tuple[Tensor, ...]:
-        """Row and column of each masked token of the rows `chunk`, with its log-prob and entropy."""
+        """Row, column, log-prob and entropy of each masked token of the rows `chunk`."""
         ids = token_ids[chunk, :length]
         rows, columns = mask[chunk, :length].nonzero(as_tuple=True)
         logprobs = F.log_softmax(self.logits(self.hidden(ids)[rows, columns - 1]), dim=-1)
@@ -190,7 +190,7 @@ def save_policy(policy: TinyPolicy, path: Path) -> None:
 
 
 def load_policy(policy: TinyPolicy, path: Path) -> None:
-    """Read weights into `policy`; ValueError naming the file if it is broken or of another shape."""
+    """Read weights into `policy`; ValueError naming a file that is broken or of another shape."""
     try:
         policy.load_state_dict(load_file(path))
     except (SafetensorError, RuntimeError) as error:

@@ -41,7 +41,7 @@ class Vocabulary:
 
 
 def tag_vocabulary(actions: Sequence[str], content: Iterable[str]) -> Vocabulary:
-    """The vocabulary of a tag environment: tags first, then fixed observations, then the world's words."""
+    """The vocabulary of a tag environment: tags, fixed observations, then the world's words."""
     tags = [
         tag for name in ("question", "information", *actions) for tag in (f"<{name}>", f"</{name}>")
     ]

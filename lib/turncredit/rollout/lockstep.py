@@ -37,14 +37,24 @@ class _Turn:
 class _Row:
     """One trajectory under way."""
 
+    index: int
     question: Question
     episode: Episode
     prompt_ids: tuple[int, ...]
     forced: list[int]
     """Ids still to be fed, last one first; when none is left, the policy speaks."""
+    next_id: int
+    """The token this row consumes in the coming step."""
     turns: list[_Turn] = field(default_factory=lambda: [_Turn()])
     """The last one is being written."""
     stop_reason: str | None = None
+
+    def must_speak(self) -> bool:
+        """Queue the next forced token, or say that the policy has to give one."""
+        if self.forced:
+            self.next_id = self.forced.pop()
+            return False
+        return self.stop_reason is None
 
 
 @torch.no_grad()
@@ -108,6 +118,33 @@ def roll_out(
     statistics = torch.cat(record, dim=1).tolist()
     return [_finish(row, statistics[0], statistics[1]) for row in rows]
 
+    rows = [_start(vocabulary, environment, q, seed, step, i) for i, q in enumerate(questions)]
+    closing = frozenset(vocabulary.id(f"</{name}>") for name in environment.actions)
+    limit = policy.settings.max_tokens
+    uniforms = torch.rand(limit, len(rows), generator=torch_stream(seed, "sampling", step))
+    cache = Cache(policy.settings, len(rows))
+    record: list[Tensor] = []
+    recorded = 0
+    alive = rows
+    for position in range(limit - 1):
+        hidden = policy.decode(torch.tensor([row.next_id for row in alive]), cache)
+        speaking = [slot for slot, row in enumerate(alive) if row.must_speak()]
+        if speaking:
+            speakers = [alive[slot] for slot in speaking]
+            logits = policy.logits(hidden[speaking]) / temperature
+            ids, statistics = sample(logits, uniforms[position, [row.index for row in speakers]])
+            record.append(statistics)
+            for mark, (row, token) in enumerate(zip(speakers, ids.tolist(), strict=True), recorded):
+                _say(row, token, mark)
+                if token in closing or len(row.turns[-1].sampled_ids) >= max_turn_tokens:
+                    _close_turn(row, vocabulary)
+            recorded += len(speakers)
+        alive = _still_alive(alive, cache)
+        if not alive:
+            break
+    logprobs, entropies = torch.cat(record, dim=1).tolist()
+    return [_finish(row, logprobs, entropies) for row in rows]
+
 
 def sample(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Inverse-CDF samples from logits [n, V]: ids [n], and their log-probs and entropies [2, n]."""
@@ -131,7 +168,24 @@ def _start(
 ) -> _Row:
     episode = environment.reset(question, python_stream(seed, "environment", step, index))
     prompt_ids = vocabulary.encode(episode.prompt)
-    return _Row(question, episode, prompt_ids, forced=list(reversed(prompt_ids)))
+    first, *rest = prompt_ids
+    return _Row(index, question, episode, prompt_ids, forced=rest[::-1], next_id=first)
+
+
+def _say(row: _Row, token: int, mark: int) -> None:
+    """Add a sampled token, whose log-prob and entropy lie at `mark` of the record."""
+    row.turns[-1].sampled_ids.append(token)
+    row.turns[-1].marks.append(mark)
+    row.next_id = token
+
+
+def _still_alive(alive: list[_Row], cache: Cache) -> list[_Row]:
+    """The rows to go on with: those that are over leave once they are many, or all."""
+    slots = [slot for slot, row in enumerate(alive) if row.stop_reason is None]
+    if slots and len(slots) >= _COMPACT_BELOW * len(alive):
+        return alive
+    cache.keep(torch.tensor(slots, dtype=torch.int64))
+    return [alive[slot] for slot in slots]
 
 
 def _close_turn(row: _Row, vocabulary: Vocabulary) -> None:
@@ -146,7 +200,7 @@ def _close_turn(row: _Row, vocabulary: Vocabulary) -> None:
 
 
 def _finish(row: _Row, logprobs: list[float], entropies: list[float]) -> Trajectory:
-    """The record of a row; an observation that no longer fitted is dropped with what followed it."""
+    """The record of a row; an observation that did not fit any more is dropped."""
     turns = [turn for turn in row.turns if turn.sampled_ids]
     if row.stop_reason is None:
         turns[-1].observation_ids = ()

@@ -17,7 +17,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Hop:
-    """One step of the way to the answer: in document `title`, the paragraph on `relation` says `value`."""
+    """One step to the answer: the paragraph of document `title` on `relation` says `value`."""
 
     title: str
     relation: str

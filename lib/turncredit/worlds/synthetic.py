@@ -105,7 +105,7 @@ class SyntheticWorld:
     def search(
         self, question: Question, query: str, k: int, stream: random.Random
     ) -> list[Document]:
-        """Documents whose title shares words with the query, then the others; the best is missed at times."""
+        """Documents titled as asked, each missed at times, then others in random order."""
         documents = self.documents(question)
         asked = set(words(query))
         wanted = [d for d in documents if asked & set(words(d.title))]

@@ -1,0 +1,429 @@
+"""Experiments: never run twice, rerun when stale, and equal to the byte after any kill -9."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from turncredit import experiment, params, tasks
+from turncredit.experiment import Experiment, Job, experiment_from, run, run_experiment
+from turncredit.results import RunDirectory, code_hash
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PLAIN = {
+    "base": "grpo",
+    "base_options": {},
+    "weight": "none",
+    "weight_options": {},
+    "objective": "ppo_clip",
+    "objective_options": {},
+}
+FILES = ["metrics.csv", "eval.csv", "turns.csv.gz", "trajectories.jsonl.gz", "checkpoint.safetensors"]
+CODE = code_hash()
+
+
+def task_values(**training: int) -> dict:
+    """The smoke task cut down to a second; the penalty makes rewards differ without any skill."""
+    path = REPOSITORY / "params" / "smoke" / "tasks" / "costly_guess.yaml"
+    values = params.read_yaml(path)
+    values["environment"] |= {"invalid_ends": False, "invalid_penalty": 0.1, "max_turns": 3}
+    values["policy"] |= {"width": 16, "layers": 1, "max_tokens": 48}
+    values["warm_start"] |= {"steps": 2, "batch": 4}
+    values["training"] |= {"steps": 5, "questions_per_step": 2, "warmup_steps": 2, "learning_rate": 0.01}
+    values["training"] |= {"checkpoint_every": 2} | training
+    values["evaluation"] |= {"questions": 6, "every": 3}
+    return values | {"warm_start_task": "tiny"}
+
+
+def write_task(home: Path, name: str = "tiny", **training: int) -> None:
+    path = home / "params" / "smoke" / "tasks" / f"{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(task_values(**training)))
+
+
+def environment(home: Path) -> dict[str, str]:
+    names = {"HOME": home, "RESULTS": home / "results", "CACHE": home / "cache"}
+    return {f"TURNCREDIT_{name}": str(path) for name, path in names.items()}
+
+
+def parameters(**changes) -> dict:
+    values = {"tier": "smoke", "notebook": "10_try", "tasks": ["tiny"], "arms": {"grpo": PLAIN}}
+    return values | {"seeds": [0], "warm_start_seeds": [0]} | changes
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A folder that stands for the repository; tasks are read anew and torch has one thread."""
+    write_task(tmp_path)
+    for name, value in environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    getattr(tasks.open_task, "cache_clear", lambda: None)()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield tmp_path
+    torch.set_num_threads(threads)
+    getattr(tasks.open_task, "cache_clear", lambda: None)()
+
+
+@pytest.fixture
+def inline(monkeypatch):
+    """Jobs run one after the other in this process: spares the start of workers."""
+
+    def in_turn(work, jobs, code, workers, title):
+        for job in jobs:
+            work(job, code, lambda *shown: None)
+
+    monkeypatch.setattr(experiment, "_in_parallel", in_turn)
+
+
+def job(**changes) -> Job:
+    return Job(experiment_from(parameters(**changes)), "tiny", "grpo", 0)
+
+
+def directory(home: Path, label: str = "tiny/grpo/seed_0") -> RunDirectory:
+    return RunDirectory(home / "results" / "10_try" / label)
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {name: (path / name).read_bytes() for name in FILES}
+
+
+def interrupt_after(done: int):
+    def report(label: str, now: int, total: int, shown: dict) -> None:
+        if now == done:
+            raise KeyboardInterrupt
+
+    return report
+
+
+# --- never twice, and again when stale
+
+
+def test_a_finished_run_is_not_repeated_and_a_changed_one_is(home, inline):
+    asked = experiment_from(parameters(seeds=[0, 1]))
+    labels = ["tiny/grpo/seed_0", "tiny/grpo/seed_1"]
+    assert run_experiment(asked) == labels
+    manifest = directory(home).manifest
+    stamp = manifest.stat().st_mtime_ns
+    assert run_experiment(asked) == []
+    assert run_experiment(experiment_from(parameters(seeds=[0, 1, 2]))) == ["tiny/grpo/seed_2"]
+    assert manifest.stat().st_mtime_ns == stamp
+
+    other = PLAIN | {"objective_options": {"clip_high": 0.28}}
+    assert run_experiment(experiment_from(parameters(arms={"grpo": other}))) == labels[:1]
+    assert manifest.stat().st_mtime_ns > stamp
+    assert json.loads(manifest.read_text())["params"]["method"] == other
+
+
+def test_an_edited_task_file_is_read_again_in_the_same_kernel(home, inline):
+    """Edit, rerun the cell: a notebook's process lives for days (complaint F9)."""
+    run_experiment(experiment_from(parameters()))
+    write_task(home, steps=3)
+    assert run_experiment(experiment_from(parameters())) == ["tiny/grpo/seed_0"]
+    assert json.loads(directory(home).manifest.read_text())["steps"] == 3
+
+
+def test_changed_code_makes_a_run_stale(home, inline, monkeypatch):
+    run_experiment(experiment_from(parameters()))
+    monkeypatch.setattr(experiment, "code_hash", lambda: "another")
+    assert run_experiment(experiment_from(parameters())) == ["tiny/grpo/seed_0"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_tampered_finished_file_is_made_again(home, inline, name):
+    run_experiment(experiment_from(parameters()))
+    run_path = directory(home).path
+    whole = contents(run_path)
+    (run_path / name).write_bytes(whole[name][:-3] + b"123")
+    assert run_experiment(experiment_from(parameters())) == ["tiny/grpo/seed_0"]
+    assert contents(run_path) == whole
+
+
+def test_a_run_leaves_what_the_design_promises(home, inline):
+    run_experiment(experiment_from(parameters()))
+    run_path = directory(home).path
+    manifest = json.loads((run_path / "manifest.json").read_text())
+    assert manifest["files"].keys() == set(FILES)
+    assert (manifest["steps"], manifest["stop_reason"], manifest["seed"]) == (5, "finished", 0)
+    lines = (run_path / "metrics.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["step", "0", "1", "2", "3", "4"]
+    evaluated = {line.split(",")[0] for line in (run_path / "eval.csv").read_text().splitlines()}
+    assert evaluated == {"step", "0", "3", "5"}
+    column = lines[0].split(",").index("gradient_norm")
+    moved = [float(line.split(",")[column]) for line in lines[1:]]
+    assert any(norm > 0 for norm in moved), "a run that learns nothing would prove little below"
+
+
+# --- interrupted
+
+
+@pytest.mark.parametrize("done", [1, 2, 3, 5])
+def test_an_interrupted_run_goes_on_and_ends_equal(home, done):
+    run(job(), CODE, lambda *shown: None)
+    run_path = directory(home).path
+    whole = contents(run_path)
+    for path in run_path.iterdir():
+        path.unlink()
+    with pytest.raises(KeyboardInterrupt):
+        run(job(), CODE, interrupt_after(done))
+    assert not directory(home).manifest.exists()
+    run(job(), CODE, lambda *shown: None)
+    assert contents(run_path) == whole
+    resumed = json.loads((run_path / "manifest.json").read_text())["resumed_at"]
+    assert resumed == (done - 1) // 2 * 2, "the last checkpoint before the interruption"
+
+
+def test_a_begun_run_of_other_params_is_not_continued(home):
+    with pytest.raises(KeyboardInterrupt):
+        run(job(), CODE, interrupt_after(3))
+    other = parameters(arms={"grpo": PLAIN | {"objective_options": {"clip_high": 0.28}}})
+    run(Job(experiment_from(other), "tiny", "grpo", 0), CODE, lambda *shown: None)
+    assert json.loads(directory(home).manifest.read_text())["resumed_at"] == 0
+
+
+def test_a_corrupt_checkpoint_is_one_clear_sentence(home):
+    with pytest.raises(KeyboardInterrupt):
+        run(job(), CODE, interrupt_after(3))
+    checkpoint = directory(home).checkpoint
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-5])
+    with pytest.raises(ValueError, match=r"checkpoint\.safetensors: not a usable .*delete it") as caught:
+        run(job(), CODE, lambda *shown: None)
+    assert "\n" not in str(caught.value)
+    checkpoint.unlink()
+    run(job(), CODE, lambda *shown: None)
+    assert directory(home).manifest.exists()
+
+
+DRIVER = """
+import json, os, random, shutil, signal, sys, time
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from turncredit.experiment import Job, experiment_from, run
+home, mode, parameters, code = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), sys.argv[4]
+job = Job(experiment_from(parameters), "tiny", "grpo", 0)
+results = Path(os.environ["TURNCREDIT_RESULTS"])
+
+def child(prepare):
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        prepare()
+        run(job, code, lambda *shown: None)
+        os._exit(0)
+    except BaseException as error:
+        sys.stderr.write(repr(error))
+        os._exit(3)
+
+def whole():
+    _, status = os.waitpid(child(lambda: None), 0)
+    assert status == 0, status
+    path = job.experiment.folder / job.label
+    return {n: (path / n).read_bytes() for n in sys.argv[5].split(",")}
+
+def kill_before(count):
+    '''SIGKILL this process before its count-th change of a file below the results folder.'''
+    left = [count]
+    def hook(event, arguments):
+        if event in ("open", "os.rename", "os.remove") and str(results) in str(arguments[0]):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(hook)
+
+begun = time.time()
+expected = whole()
+seconds = time.time() - begun
+moments, differ = 0, []
+if mode == "random":
+    stream = random.Random(int(sys.argv[6]))
+    for attempt in range(3):
+        shutil.rmtree(results)
+        for _ in range(5):
+            pid = child(lambda: None)
+            time.sleep(seconds * stream.random() * 0.7)
+            os.kill(pid, signal.SIGKILL)
+            moments += os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+        if whole() != expected:
+            differ.append(attempt)
+if mode == "every":
+    for count in range(1, 1000):
+        shutil.rmtree(results)
+        pid = child(lambda: kill_before(count))
+        if os.waitpid(pid, 0)[1] == 0:
+            break
+        moments += 1
+        try:
+            if whole() != expected:
+                differ.append(count)
+        except AssertionError:
+            differ.append(count)
+Path(home / "driver.json").write_text(json.dumps({"moments": moments, "differ": differ}))
+"""
+
+
+def drive(home: Path, mode: str, asked: dict) -> dict:
+    command = [sys.executable, "-c", DRIVER, str(home), mode, json.dumps(asked), CODE, ",".join(FILES), "7"]
+    variables = os.environ | environment(home) | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "random"}
+    variables["PYTHONPATH"] = str(REPOSITORY / "lib")
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads((home / "driver.json").read_text())
+
+
+def test_kill_9_at_random_moments_and_another_process_change_no_byte(home):
+    """Three runs, each killed up to five times, equal the unbroken one; and so does this process's."""
+    outcome = drive(home, "random", parameters())
+    assert outcome["moments"] >= 5
+    assert outcome["differ"] == []
+    run_path = directory(home).path
+    killed = contents(run_path)
+    for path in run_path.iterdir():
+        path.unlink()
+    run(job(), CODE, lambda *shown: None)
+    assert contents(run_path) == killed
+
+
+@pytest.mark.slow
+def test_kill_9_before_every_single_change_of_a_file_changes_no_byte(home):
+    write_task(home, steps=2, checkpoint_every=1)
+    outcome = drive(home, "every", parameters())
+    assert outcome["moments"] > 20
+    assert outcome["differ"] == [], "killed before that change of a file, the run never recovers"
+
+
+# --- worker processes
+
+
+def workers_of(parent: int) -> set[int]:
+    """Processes that `parent` spawned to work, found in /proc."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            after_name = (path / "stat").read_text().rsplit(")", 1)[1].split()
+            command = (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(after_name[1]) == parent and b"spawn_main" in command and after_name[0] != "Z":
+            found.add(int(path.name))
+    return found
+
+
+def test_an_error_in_a_worker_reaches_the_caller_and_no_process_stays(home, monkeypatch):
+    run(job(), CODE, lambda *shown: None)  # leaves the warm start, so that one pool is enough
+    run_path = directory(home).path
+    (run_path / "manifest.json").unlink()
+    checkpoint = directory(home).checkpoint
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-5])
+    monkeypatch.setattr(experiment, "prepare", experiment.run)
+    begun = time.time()
+    with pytest.raises(ValueError, match=r"checkpoint\.safetensors: not a usable"):
+        run_experiment(experiment_from(parameters(seeds=[0, 1])), workers=2)
+    assert time.time() - begun < 60
+    assert workers_of(os.getpid()) == set()
+    assert multiprocessing.active_children() == []
+
+
+ORPHANS = """
+import json, sys
+from turncredit.experiment import experiment_from, run_experiment
+if __name__ == "__main__":
+    run_experiment(experiment_from(json.loads(sys.argv[1])), workers=2)
+"""
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition, seconds: float) -> bool:
+    end = time.time() + seconds
+    while time.time() < end:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.slow
+def test_workers_busy_or_idle_end_when_their_parent_is_killed(home, tmp_path):
+    write_task(home, "long", steps=100_000)
+    script = tmp_path / "orphans.py"
+    script.write_text(ORPHANS)
+    variables = os.environ | environment(home) | {"OMP_NUM_THREADS": "1"}
+    variables["PYTHONPATH"] = str(REPOSITORY / "lib")
+    parent = subprocess.Popen(
+        [sys.executable, str(script), json.dumps(parameters(tasks=["tiny", "long"]))],
+        env=variables,
+        stderr=subprocess.DEVNULL,
+    )
+    orphans: set[int] = set()
+    try:
+        long_run = directory(home, "long/grpo/seed_0").path / "metrics.csv"
+        begun = wait_for(lambda: long_run.exists() and directory(home).manifest.exists(), 120)
+        assert begun, "one worker busy and one idle were wanted"
+        orphans = workers_of(parent.pid)
+        assert len(orphans) == 2
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        assert wait_for(lambda: not any(map(alive, orphans)), 20), "orphaned workers live on"
+    finally:
+        parent.kill()
+        for process in filter(alive, orphans):
+            os.kill(process, signal.SIGKILL)
+
+
+# --- what may be asked
+
+
+@pytest.mark.parametrize("name", ["tasks", "arms", "seeds", "warm_start_seeds"])
+def test_an_empty_axis_is_refused_by_name(home, name):
+    with pytest.raises(ValueError, match=f"10_try: {name} is empty"):
+        experiment_from(parameters(**{name: {} if name == "arms" else []}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"seeds": [0, 0]}, "seeds"),
+        ({"tasks": ["tiny", "tiny"]}, "tasks"),
+        ({"tasks": ["absent"]}, r"absent\.yaml: no such params file"),
+        ({"seeds": ["0"]}, "seeds"),
+        ({"colour": 1}, "unknown key 'colour'"),
+        ({"arms": {"grpo": PLAIN | {"weight": "nonsense"}}}, "nonsense"),
+        ({"arms": {"grpo": PLAIN | {"base": "nonsense"}}}, "nonsense"),
+        ({"arms": {"grpo": PLAIN | {"objective": "nonsense"}}}, "nonsense"),
+        ({"arms": {"grpo": PLAIN | {"objective_options": {"clip": 1.0}}}}, "clip"),
+        ({"arms": {"a/b": PLAIN}}, "a/b"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_runs(home, changes, named):
+    with pytest.raises(ValueError, match=named):
+        experiment_from(parameters(**changes))
+
+
+def test_seeds_share_warm_starts_by_remainder(home):
+    asked = experiment_from(parameters(seeds=[0, 1, 2, 5], warm_start_seeds=[7, 9]))
+    assert isinstance(asked, Experiment)
+    assert [Job(asked, "tiny", "grpo", seed).warm_start_seed for seed in asked.seeds] == [7, 9, 7, 9]
+
+
+def test_a_warm_start_task_of_another_size_is_refused_by_name(home):
+    values = task_values()
+    values["policy"]["width"] = 32
+    (home / "params" / "smoke" / "tasks" / "wide.yaml").write_text(yaml.safe_dump(values))
+    asked = experiment_from(parameters(tasks=["wide"]))
+    with pytest.raises(ValueError, match=r"wide\.yaml: warm_start_task = 'tiny' has another"):
+        run(Job(asked, "wide", "grpo", 0), CODE, lambda *shown: None)

@@ -1,0 +1,230 @@
+"""Run directories: tables that survive a kill, manifests that notice tampering, a hash of code only."""
+
+import gzip
+import json
+import math
+import shutil
+
+import numpy
+import pandas as pd
+import pytest
+
+from turncredit import paths, results
+from turncredit.results import RunDirectory, code_hash, read_manifests, read_table, write_table
+
+IDENTITY = {"params_hash": "p", "code_hash": "c"}
+
+
+def filled(path, steps: int = 4) -> RunDirectory:
+    """A run of `steps` steps, two turns each, evaluated before and after each pair of steps."""
+    run = RunDirectory(path)
+    run.start()
+    run.append("eval.csv", [{"step": 0, "exact_match": 0.0}])
+    for step in range(steps):
+        run.append("turns.csv", [{"step": step, "turn": turn, "entropy": 0.1} for turn in (0, 1)])
+        run.append("timings.csv", [{"step": step, "rollout": 0.5}])
+        run.append("metrics.csv", [{"step": step, "reward": 1 / 3, "gate": math.nan}])
+        if step % 2:
+            run.append("eval.csv", [{"step": step + 1, "exact_match": 0.5}])
+    (path / "trajectories.jsonl.gz").write_bytes(b"t")
+    run.checkpoint.write_bytes(b"c")
+    return run
+
+
+def texts(run: RunDirectory) -> dict[str, str]:
+    return {table: (run.path / table).read_text() for table in results.TABLES}
+
+
+# --- tables
+
+
+def test_a_missing_number_is_an_empty_cell_and_zero_is_zero(tmp_path):
+    run = RunDirectory(tmp_path)
+    row = {"a": math.nan, "b": 0.0, "c": 0, "d": True, "e": "x", "f": None, "g": 1.0}
+    run.append("metrics.csv", [row | {"h": numpy.float32("nan")}])
+    assert (tmp_path / "metrics.csv").read_text() == "a,b,c,d,e,f,g,h\n,0,0,1,x,,1,\n"
+    frame = pd.read_csv(tmp_path / "metrics.csv")
+    assert frame.a.isna().all()
+    assert (frame.b == 0).all()
+
+
+def test_numbers_have_seven_significant_digits(tmp_path):
+    write_table(tmp_path / "t.csv", [{"a": 1 / 3, "b": 123456789.0, "c": 1e-9, "d": 7}])
+    assert (tmp_path / "t.csv").read_text() == "a,b,c,d\n0.3333333,1.234568e+08,1e-09,7\n"
+
+
+def test_a_row_with_other_columns_is_refused_with_the_file(tmp_path):
+    run = filled(tmp_path)
+    before = texts(run)
+    with pytest.raises(ValueError, match=r"metrics\.csv: columns"):
+        run.append("metrics.csv", [{"step": 9, "loss": 1.0}])
+    assert texts(run) == before
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_rewinding_leaves_what_a_run_of_that_many_steps_wrote(tmp_path, step):
+    long = filled(tmp_path / "long")
+    long.rewind(step)
+    short = filled(tmp_path / "short", step)
+    for table in results.TABLES:
+        kept = (long.path / table).read_text()
+        target = short.path / table
+        assert kept == (target.read_text() if target.exists() else kept.split("\n")[0] + "\n"), table
+
+
+@pytest.mark.parametrize("half", ["4", "4,", "4,0.33", "4,0.5,", "1", "0,1", ""])
+def test_rewinding_drops_a_half_written_line(tmp_path, half):
+    run = filled(tmp_path)
+    before = texts(run)
+    for table in results.TABLES:
+        with (run.path / table).open("a") as file:
+            file.write(half)
+    run.rewind(4)
+    assert texts(run) == before
+
+
+def test_rewinding_twice_changes_nothing_more(tmp_path):
+    run = filled(tmp_path)
+    run.rewind(3)
+    once = texts(run)
+    run.rewind(3)
+    assert texts(run) == once
+
+
+def test_starting_anew_removes_everything_a_run_writes(tmp_path):
+    run = filled(tmp_path)
+    run.finish(IDENTITY)
+    run.start()
+    assert [path.name for path in tmp_path.iterdir()] == []
+
+
+# --- manifests
+
+
+def test_a_finished_run_knows_its_hashes_and_its_files(tmp_path):
+    run = filled(tmp_path)
+    assert not run.is_finished(IDENTITY)
+    run.finish(IDENTITY | {"seed": 1})
+    assert run.is_finished(IDENTITY)
+    assert not run.is_finished(IDENTITY | {"params_hash": "other"})
+    assert not run.is_finished(IDENTITY | {"code_hash": "other"})
+    assert "turns.csv" not in [path.name for path in tmp_path.iterdir()]
+    assert gzip.decompress((tmp_path / "turns.csv.gz").read_bytes()).startswith(b"step,turn,")
+    assert set(run.read_manifest()["versions"]) >= {"python", "torch", "numpy"}
+
+
+NAMES = ["metrics.csv", "eval.csv", "turns.csv.gz", "trajectories.jsonl.gz", "checkpoint.safetensors"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("change", ["edit", "remove"])
+def test_a_changed_or_missing_file_makes_a_run_unfinished(tmp_path, name, change):
+    run = filled(tmp_path)
+    run.finish(IDENTITY)
+    target = tmp_path / name
+    target.write_bytes(target.read_bytes() + b"x") if change == "edit" else target.unlink()
+    assert not run.is_finished(IDENTITY)
+
+
+def test_finishing_again_after_a_kill_before_the_manifest_gives_the_same_files(tmp_path):
+    """Whatever the moment: the turn table compressed, the plain one gone, no manifest yet."""
+    run = filled(tmp_path)
+    run.finish(IDENTITY)
+    before = {name: (tmp_path / name).read_bytes() for name in NAMES}
+    run.manifest.unlink()
+    run.rewind(4)
+    run.finish(IDENTITY)
+    assert {name: (tmp_path / name).read_bytes() for name in NAMES} == before
+    assert run.is_finished(IDENTITY)
+
+
+@pytest.mark.parametrize("text", ["", "{", "not json"])
+def test_a_broken_manifest_is_named(tmp_path, text):
+    run = filled(tmp_path)
+    run.manifest.write_text(text)
+    with pytest.raises(ValueError, match=r"manifest\.json: .*delete it"):
+        run.is_finished(IDENTITY)
+
+
+@pytest.mark.parametrize("value", [[], 3, None, {}, IDENTITY, IDENTITY | {"files": 3}])
+def test_a_manifest_of_another_shape_is_unfinished_or_named(tmp_path, value):
+    run = filled(tmp_path)
+    run.manifest.write_text(json.dumps(value))
+    try:
+        assert not run.is_finished(IDENTITY)
+    except ValueError as error:
+        assert "manifest.json" in str(error)
+
+
+# --- reading back
+
+
+def test_tables_come_in_order_of_task_arm_and_seed_as_a_number(tmp_path):
+    for label in ("b/x/seed_0", "a/y/seed_10", "a/y/seed_9", "a/x/seed_2"):
+        filled(tmp_path / label, 1)
+    frame = read_table(tmp_path, "metrics.csv")
+    keys = list(zip(frame.task, frame.arm, frame.seed, strict=True))
+    assert keys == [("a", "x", 2), ("a", "y", 9), ("a", "y", 10), ("b", "x", 0)]
+    assert list(frame.columns[:4]) == ["task", "arm", "seed", "step"]
+    assert frame.gate.isna().all()
+    with pytest.raises(ValueError, match=r"no run has other\.csv"):
+        read_table(tmp_path, "other.csv")
+
+
+def test_manifests_become_rows_of_their_plain_values(tmp_path):
+    filled(tmp_path / "a/x/seed_3", 1).finish(IDENTITY | {"seed": 3, "params": {"deep": 1}})
+    (row,) = read_manifests(tmp_path).to_dict("records")
+    assert (row["task"], row["arm"], row["run_seed"], row["params_hash"]) == ("a", "x", 3, "p")
+    assert "params" not in row
+
+
+# --- the hash of the code
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    copy = tmp_path / "turncredit"
+    shutil.copytree(paths.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(paths, "PACKAGE", copy)
+    return copy
+
+
+def edit(path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def test_comments_docstrings_layout_and_presentation_do_not_change_the_hash(package):
+    before = code_hash()
+    edit(package / "seeding.py", '"""A 63-bit', '"""Another docstring: a 63-bit')
+    edit(package / "seeding.py", "import hashlib", "# a comment\n\n\nimport hashlib")
+    edit(package / "records.py", '"""() after the last turn."""', '"""Empty after the last turn."""')
+    edit(package / "evaluation.py", "exact = fmean(", "exact = (\n        fmean)(")
+    edit(package / "viewer.py", "4px solid", "5px solid")
+    assert code_hash() == before
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("seeding.py", ">> 1", ">> 2"),
+        ("training.py", "group_size < 2", "group_size < 1"),
+        ("environments/judges.py", '"UNCERTAIN"', '"WRONG"'),
+        ("policies/tiny.py", "10000.0", "20000.0"),
+        ("records.py", "mtime=0", "mtime=1"),
+    ],
+)
+def test_any_change_of_code_changes_the_hash(package, module, old, new):
+    before = code_hash()
+    edit(package / module, old, new)
+    assert code_hash() != before
+
+
+def test_a_new_or_renamed_module_changes_the_hash(package):
+    before = code_hash()
+    (package / "extra.py").write_text('"""Nothing but a docstring."""\n')
+    after = code_hash()
+    assert after != before
+    (package / "extra.py").rename(package / "other.py")
+    assert code_hash() not in (before, after)

@@ -1,0 +1,215 @@
+"""The training loop: resumable to the bit, groups as groups, ratios that move when they can."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from play import (
+    PLAIN,
+    SMALL,
+    TRAINING,
+    coin_environment,
+    global_streams,
+    policy,
+    vocabulary,
+)
+
+from turncredit import training
+from turncredit.batching import from_trajectories
+from turncredit.checkpoints import load_checkpoint, save_checkpoint
+from turncredit.records import Trajectory, Turn
+from turncredit.training import Method, TrainingSettings, new_optimiser, train, turn_rows, weights_of
+
+WORDS = vocabulary()
+MASKED = Method("grpo", {}, "suffix_mask", {"k": 2, "c": 1.0}, "ppo_clip", {"clip_high": 0.28})
+
+
+def steps(model, optimiser, method=PLAIN, settings=TRAINING, *, seed=0, start=0):
+    return train(
+        model, optimiser, WORDS, coin_environment(), SMALL, method, settings, seed=seed, start=start
+    )
+
+
+def run(method=PLAIN, settings=TRAINING, *, seed=0):
+    model = policy()
+    optimiser = new_optimiser(model, settings)
+    return list(steps(model, optimiser, method, settings, seed=seed)), model, optimiser
+
+
+def rows(logs):
+    """Everything but the wall time, NaN made comparable."""
+    tables = [(log.step, log.metrics, log.turns, log.trajectories) for log in logs]
+    return repr(tables)
+
+
+def equal_policies(left, right) -> bool:
+    pairs = zip(left.state_dict().values(), right.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("method", [PLAIN, MASKED], ids=["plain", "masked"])
+def test_six_steps_are_three_steps_saved_loaded_and_three_more(tmp_path, method):
+    whole, model, optimiser = run(method)
+    assert not equal_policies(model, policy()), "the policy must have moved for this to mean anything"
+
+    first = policy()
+    first_optimiser = new_optimiser(first, TRAINING)
+    begun = []
+    for log in steps(first, first_optimiser, method):
+        begun.append(log)
+        if log.step == 2:
+            break
+    save_checkpoint(tmp_path / "c.safetensors", first, first_optimiser, 3)
+    second = policy(seed=99)
+    second_optimiser = new_optimiser(second, TRAINING)
+    start = load_checkpoint(tmp_path / "c.safetensors", second, second_optimiser)
+    rest = list(steps(second, second_optimiser, method, start=start))
+    assert rows(begun + rest) == rows(whole)
+    assert equal_policies(second, model)
+    states = [o.state_dict()["state"] for o in (second_optimiser, optimiser)]
+    for index, state in states[1].items():
+        assert all(torch.equal(value, states[0][index][name]) for name, value in state.items())
+
+
+def test_training_repeats_depends_on_the_seed_and_touches_no_global_stream():
+    model = policy()
+    before = global_streams()
+    logs = list(steps(model, new_optimiser(model, TRAINING)))
+    assert global_streams() == before
+    assert rows(logs) == rows(run()[0])
+    assert rows(logs) != rows(run(seed=1)[0])
+
+
+def test_questions_differ_between_steps_and_form_groups_of_the_asked_size(monkeypatch):
+    batches = []
+    credit = training.token_advantages
+    monkeypatch.setattr(
+        training, "token_advantages", lambda batch, *rest: batches.append(batch) or credit(batch, *rest)
+    )
+    logs, *_ = run()
+    asked = [[t.question_id for t in log.trajectories] for log in logs]
+    assert len({q for ids in asked for q in ids}) == TRAINING.steps * TRAINING.questions_per_step
+    for log, batch in zip(logs, batches[::2], strict=True):
+        members: dict[int, list[str]] = {}
+        for group, trajectory in zip(batch.group_ids.tolist(), log.trajectories, strict=True):
+            members.setdefault(group, []).append(trajectory.question_id)
+        assert len(members) == TRAINING.questions_per_step
+        assert len({ids[0] for ids in members.values()}) == TRAINING.questions_per_step
+        assert all(ids == ids[:1] * TRAINING.group_size for ids in members.values())
+
+
+def test_one_update_per_batch_makes_every_ratio_1_and_clips_nothing():
+    """Complaint C1."""
+    logs, *_ = run(settings=replace(TRAINING, updates_per_batch=1))
+    for log in logs:
+        assert log.metrics["clip_fraction"] == 0.0
+        for name in ("ratio_min", "ratio_max", "turn_ratio_min", "turn_ratio_max"):
+            assert log.metrics[name] == 1.0
+
+
+def test_several_updates_move_the_ratio_and_can_clip():
+    logs, *_ = run(settings=replace(TRAINING, updates_per_batch=3))
+    assert any(log.metrics["ratio_max"] > 1.01 for log in logs)
+    tight = Method("grpo", {}, "none", {}, "ppo_clip", {"clip_low": 0.001, "clip_high": 0.001})
+    logs, *_ = run(tight, replace(TRAINING, updates_per_batch=3))
+    assert any(log.metrics["clip_fraction"] > 0 for log in logs)
+
+
+def test_the_old_log_probs_are_rescored_before_the_first_update():
+    """Complaint C11: against stored log-probs, of the policy before any update of the step."""
+    model = policy()
+    logs = steps(model, new_optimiser(model, TRAINING))
+    fresh = policy()
+    log = next(logs)
+    batch = from_trajectories(log.trajectories, group_ids=range(len(log.trajectories)))
+    rescored = training.rescore(fresh, batch)
+    assert (rescored.old_logprobs - batch.rollout_logprobs).abs().max() < 1e-5
+    assert log.metrics["mean_abs_logprob_diff"] < 1e-5
+
+
+def test_equal_rewards_move_nothing():
+    class Winning(type(coin_environment())):
+        def reset(self, question, stream):
+            episode = super().reset(question, stream)
+            episode.success = True
+            return episode
+
+    model = policy()
+    logs = list(
+        train(
+            model,
+            new_optimiser(model, TRAINING),
+            WORDS,
+            Winning(SMALL.words),
+            SMALL,
+            PLAIN,
+            replace(TRAINING, steps=2),
+            seed=0,
+        )
+    )
+    assert equal_policies(model, policy())
+    assert [log.metrics["zero_variance_groups"] for log in logs] == [1.0, 1.0]
+    assert [log.metrics["reward"] for log in logs] == [1.0, 1.0]
+
+
+def hand_made():
+    """Two trajectories: search then a right answer; a wrong verified guess."""
+    first = Turn((3, 4), (-1.0, -1.0), (0.2, 0.4), (5,), "search")
+    right = Turn((6,), (-1.0,), (0.3,), (), "answer", correct=True)
+    wrong = Turn((7,), (-1.0,), (0.8,), (), "external_verify", correct=False)
+    return [
+        Trajectory("q", (1,), (first, right), 1.0, True, "answer"),
+        Trajectory("q", (1,), (wrong,), 0.0, False, "max_turns"),
+    ]
+
+
+def test_turn_rows_by_hand():
+    batch = from_trajectories(hand_made(), group_ids=[0, 0])
+    opening, second = turn_rows(hand_made(), batch)
+    assert (opening["turn"], opening["trajectories"], second["trajectories"]) == (0, 2, 1)
+    assert opening["entropy_k1"] == pytest.approx((0.2 + 0.8) / 2)
+    assert opening["entropy_k2"] == pytest.approx((0.3 + 0.8) / 2)
+    assert second["entropy_k128"] == pytest.approx(0.3)
+    assert (opening["search"], opening["external_verify"], opening["answer"]) == (1, 1, 0)
+    assert (opening["answered"], opening["answered_correct"]) == (1, 0)
+    assert (second["answered"], second["answered_correct"]) == (1, 1)
+
+
+def test_the_weights_are_read_back_from_base_and_weighted_advantages():
+    batch = from_trajectories(hand_made(), group_ids=[0, 0])
+    weights = torch.tensor([[1.0, 0.25], [0.0, 7.0]])
+    base = batch.gather_turns(torch.tensor([[0.5, 0.5], [-0.5, 0.0]]))
+    expected = torch.tensor([[1.0, 0.25], [0.0, 1.0]], dtype=torch.float64)
+    assert torch.equal(weights_of(batch, base, base * batch.gather_turns(weights)), expected)
+
+
+def test_missing_rewards_are_counted_and_left_out_of_the_mean():
+    trajectories = [*hand_made(), replace(hand_made()[0], reward=None)]
+    batch = from_trajectories(trajectories, group_ids=[0, 0, 0])
+    metrics = training.step_metrics(
+        trajectories, batch, torch.zeros(batch.token_ids.shape), torch.zeros(batch.token_ids.shape)
+    )
+    assert (metrics["reward"], metrics["missing_rewards"]) == (0.5, 1)
+    assert (metrics["success"], metrics["tokens"]) == (pytest.approx(2 / 3), 7)
+    missing = batch.replace(rewards=torch.full((3,), math.nan))
+    assert training.zero_variance_share(missing) == 1.0
+    assert training.zero_variance_share(batch) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"group_size": 1}, "group_size"),
+        ({"updates_per_batch": 0}, "updates_per_batch"),
+        ({"updates_per_batch": 9}, "updates_per_batch"),
+        ({"steps": 0}, "steps"),
+        ({"checkpoint_every": 0}, "checkpoint_every"),
+        ({"max_turn_tokens": 0}, "max_turn_tokens"),
+        ({"learning_rate": -1.0}, "learning_rate"),
+    ],
+)
+def test_settings_that_cannot_train_are_refused_by_name(changes, named):
+    with pytest.raises(ValueError, match=named):
+        replace(TRAINING, **changes)
+    assert TrainingSettings.__dataclass_fields__[named]
