@@ -307,7 +307,7 @@ def test_captions_render_their_numbers_from_the_tables(root):
     assert "GRPO 2 of 3" in captions["search_first"]
     assert "mean 0.200 %, largest value 0.20 %" in captions["clip_fraction"]
     assert "answered there: 6 of 18" in captions["turn_accuracy"]
-    assert "rest on 3 or more" in captions["turn_accuracy"]
+    assert "behind an accuracy: 3." in captions["turn_accuracy"]
     assert "From k = 4 on" in captions["entropy_k"]
 
 

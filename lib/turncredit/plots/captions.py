@@ -86,8 +86,8 @@ def _shift_counts(shifts: pd.DataFrame, settings: FigureParams) -> str:
 
     return (
         "A run shifts at the first step at which the mean search-first share of the last "
-        f"{settings.shift_window} steps is below {settings.shift_threshold:g}; the rule sees turn 0 "
-        "alone. "
+        f"{settings.shift_window} steps is below {settings.shift_threshold:g}; the rule sees turn "
+        "0 alone. "
         f"Shifted runs: {_per_cell(shifts, settings, count)}."
     )
 
@@ -136,7 +136,9 @@ def _accuracy_caption(accuracies: pd.DataFrame, settings: FigureParams) -> str:
     shown = accuracies[accuracies["turn"] < settings.turns_shown]
     silent = int((shown["answered"] == 0).sum())
     fewest = shown["answered"][shown["answered"] > 0].min()
-    support = "" if math.isnan(fewest) else f" Accuracies rest on {fewest:.0f} or more such turns."
+    support = (
+        "" if math.isnan(fewest) else f" Fewest answering turns behind an accuracy: {fewest:.0f}."
+    )
     return (
         "Accuracy of the turns that submit an answer or verify a guess, and their share of all "
         f"turns at that position, pooled over up to {settings.comparison_window} training steps: "

@@ -57,7 +57,7 @@ class _Row:
         return self.stop_reason is None
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def roll_out(
     policy: TinyPolicy,
     vocabulary: Vocabulary,
@@ -76,48 +76,6 @@ def roll_out(
     Sampling draws from the full vocabulary at `temperature`; log-probs and entropies, in nats, are
     those of the distribution sampled from.  All randomness is a function of (seed, step, row).
     """
-    rows = [
-        _start(vocabulary, environment, q, seed, step, index) for index, q in enumerate(questions)
-    ]
-    closing = frozenset(vocabulary.id(f"</{name}>") for name in environment.actions)
-    limit = policy.settings.max_tokens
-    uniforms = torch.rand(limit, len(rows), generator=torch_stream(seed, "sampling", step))
-    cache = Cache(policy.settings, len(rows))
-    alive = list(range(len(rows)))
-    slots = list(alive)
-    inputs = [row.forced.pop() for row in rows]
-    record: list[Tensor] = []
-    recorded = 0
-    for position in range(limit - 1):
-        hidden = policy.decode(torch.tensor(inputs), cache)
-        speaking = [
-            s for s in slots if not rows[alive[s]].forced and not rows[alive[s]].stop_reason
-        ]
-        inputs = [row.forced.pop() if row.forced else 0 for row in (rows[index] for index in alive)]
-        if speaking:
-            who = [alive[slot] for slot in speaking]
-            logits = policy.logits(hidden[speaking]) / temperature
-            ids, statistics = sample(logits, uniforms[position, who])
-            record.append(statistics)
-            for offset, (slot, token) in enumerate(zip(speaking, ids.tolist(), strict=True)):
-                inputs[slot] = token
-                row = rows[alive[slot]]
-                turn = row.turns[-1]
-                turn.sampled_ids.append(token)
-                turn.marks.append(recorded + offset)
-                if token in closing or len(turn.sampled_ids) >= max_turn_tokens:
-                    _close_turn(row, vocabulary)
-            recorded += len(speaking)
-        living = [slot for slot in slots if rows[alive[slot]].stop_reason is None]
-        if not living:
-            break
-        if len(living) < _COMPACT_BELOW * len(alive):
-            cache.keep(torch.tensor(living))
-            alive, inputs = [alive[s] for s in living], [inputs[s] for s in living]
-            slots = list(range(len(alive)))
-    statistics = torch.cat(record, dim=1).tolist()
-    return [_finish(row, statistics[0], statistics[1]) for row in rows]
-
     rows = [_start(vocabulary, environment, q, seed, step, i) for i, q in enumerate(questions)]
     closing = frozenset(vocabulary.id(f"</{name}>") for name in environment.actions)
     limit = policy.settings.max_tokens
