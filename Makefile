@@ -57,6 +57,11 @@ TASKS = $(wildcard params/$(TIER)/tasks/*.yaml)
 RUN = TURNCREDIT_JOBS=$(JOBS) $(PY) -m turncredit.notebook_runner \
     --results $(RESULTS) --deadline $(DEADLINE)
 
+TIERS := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard params/*/*.yaml)))))
+ifeq ($(filter $(TIER),$(TIERS)),)
+$(error TIER=$(TIER) has no parameter files; there are: $(TIERS))
+endif
+
 .PHONY: help env test lint smoke reproduce figures verify lab bench clean lock writable
 
 help: ## Show the targets
@@ -76,6 +81,9 @@ figures: $(STAMP) writable ## Redraw the figures from saved results, training no
 
 $(DONE)/%.ipynb: notebooks/%.ipynb params/$(TIER)/%.yaml $(LIB) $(TASKS) | $(STAMP) writable
 	@$(RUN) $< --params params/$(TIER)/$*.yaml
+
+# The experiment notebooks draw with the settings of the figure notebook.
+$(filter $(DONE)/1%,$(CORE:%=$(DONE)/%.ipynb)): params/$(TIER)/$(FIGURES).yaml
 
 $(FIGURES:%=$(DONE)/%.ipynb): $(CORE:%=$(DONE)/%.ipynb)
 

@@ -22,7 +22,7 @@ from turncredit.worlds.synthetic import SyntheticWorld
 ACTIONS = ("search", "read_chunk", "external_verify", "answer")
 PLAIN = Method("grpo", {}, "none", {}, "ppo_clip", {})
 RESEARCH = DemonstrationSettings(guess_first=0.2, error=0.2, quit=0.1, verify=0.5, patience=3)
-SMALL = SyntheticWorld(films=6, people=8, cities=4)
+SMALL = SyntheticWorld(films=6, people=8, cities=8)
 TINY = TinySettings(width=16, layers=2, heads=2, max_tokens=64)
 TRAINING = TrainingSettings(
     steps=6,
@@ -39,7 +39,7 @@ TRAINING = TrainingSettings(
 
 @dataclass(frozen=True)
 class ListWorld:
-    """Documents written by hand; a search returns those whose title shares a word with the query."""
+    """Documents written by hand; a search returns those whose title shares a word with it."""
 
     documents: tuple[Document, ...]
 
@@ -73,7 +73,7 @@ def episode(
     noise: float = 0.0,
     **options: object,
 ):
-    """An episode of deep research over hand-made documents; options override the slides' defaults."""
+    """An episode of deep research over hand-made documents; options override the defaults."""
     settings = replace(DeepResearchSettings(), **options)
     environment = DeepResearch(ListWorld(tuple(documents)), RuleJudge(knowledge, noise), settings)
     return environment.reset(asked, random.Random(0))
@@ -121,7 +121,7 @@ def coin_environment(end: float = 0.3) -> CoinEnvironment:
 
 
 def synthetic_environment(**options: object) -> DeepResearch:
-    """Deep research over the small synthetic world, its sections scaled down like the tiny tier's."""
+    """Deep research over the small synthetic world, scaled down like the tiny tier's."""
     scaled = {"header": "<doc> {title}", "search_results": 2, "minimum_paragraph": 1, "sections": 1}
     settings = replace(DeepResearchSettings(), **scaled | options)
     return DeepResearch(SMALL, RuleJudge(0.5, 0.1), settings)
@@ -167,7 +167,7 @@ class SpiedPolicy(TinyPolicy):
 
 
 class ScriptedPolicy:
-    """Row r says the words of scripts[r], in order, whatever it reads; then closes answers for ever."""
+    """Row r says the words of scripts[r] in order, whatever it reads, then closing tags."""
 
     def __init__(
         self, scripts: Sequence[str], words_known: Vocabulary, max_tokens: int = 64

@@ -20,8 +20,12 @@ def save_checkpoint(
         tensors |= {
             f"optimiser.{index}.{name}": torch.as_tensor(value) for name, value in state.items()
         }
-    with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata={"step": str(step), "sha256": _digest(tensors)})
+    metadata = {"step": str(step), "sha256": _digest(tensors)}
+    try:
+        with atomic_path(path) as temporary:
+            save_file(tensors, temporary, metadata=metadata)
+    except SafetensorError as error:
+        raise OSError(f"cannot write {path}: {error}") from error
 
 
 def load_checkpoint(path: Path, policy: nn.Module, optimiser: torch.optim.Optimizer) -> int:

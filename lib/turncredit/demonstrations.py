@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from turncredit.answers import words
 from turncredit.environments.protocol import Environment
+from turncredit.params import require_positive, require_shares
 from turncredit.policies.vocabulary import Vocabulary
 from turncredit.records import Trajectory, Turn
 from turncredit.worlds.base import Hop, Question
@@ -25,6 +26,10 @@ class DemonstrationSettings:
     """Puts what was found to the verifier before answering."""
     patience: int
     """Tries at one step of the plan before giving up."""
+
+    def __post_init__(self) -> None:
+        require_shares(self, "guess_first", "error", "quit", "verify")
+        require_positive(self, "patience")
 
 
 Script = Generator[str, str, None]

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from turncredit.answers import normalise_answer
 from turncredit.environments.protocol import Environment
+from turncredit.params import require_positive
 from turncredit.policies.tiny import TinyPolicy
 from turncredit.policies.vocabulary import Vocabulary
 from turncredit.records import Trajectory
@@ -24,6 +25,9 @@ class EvaluationSettings:
     temperature: float
     every: int
     """Optimiser steps between evaluations; the first comes before, the last after training."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "questions", "temperature", "every")
 
 
 def evaluation_set_hash(questions: Sequence[Question]) -> str:

@@ -1,32 +1,28 @@
 """Experiments: every arm on every task with every seed, in parallel, resumable, never run twice."""
 
-import contextlib
 import json
-import multiprocessing
+import math
 import os
-import queue
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
-from tqdm import tqdm
 
 from turncredit import params, paths
 from turncredit.checkpoints import load_checkpoint, save_checkpoint
 from turncredit.evaluation import evaluate, evaluation_rows, evaluation_set_hash
+from turncredit.parallel import Report, in_parallel
 from turncredit.policies.tiny import TinyPolicy
 from turncredit.records import write_trajectories
 from turncredit.results import RunDirectory, code_hash, read_table
 from turncredit.storage import exclusive, sha256_json, write_json
 from turncredit.tasks import Task, open_task, warm_started_policy
 from turncredit.training import Method, StepLog, TrainingSettings, new_optimiser, train
+from turncredit.worlds.base import Question
 
 
 @dataclass(frozen=True)
@@ -76,10 +72,6 @@ class Job:
         return seeds[self.seed % len(seeds)]
 
 
-Report = Callable[[str, int, int, dict[str, float]], None]
-"""(label, steps done, steps in all, what to show)."""
-
-
 def experiment_from(parameters: dict[str, Any]) -> Experiment:
     """The experiment of a notebook's parameters, type-checked, its task files read."""
     experiment = params.build(
@@ -98,21 +90,24 @@ def run_experiment(experiment: Experiment, *, workers: int | None = None) -> lis
     reward, entropy and search-first rate of the run that reported last.
     """
     code = code_hash()
-    jobs = [
-        Job(experiment, task, arm, seed)
-        for task in experiment.tasks
-        for seed in experiment.seeds
-        for arm in experiment.arms
-    ]
-    jobs = [job for job in jobs if not _finished(job, code)]
+    jobs = [job for job in _jobs(experiment) if not _finished(job, code)]
     starts = {
         (open_task(experiment.tier, j.task).settings.warm_start_task, j.warm_start_seed): j
         for j in jobs
     }
     workers = workers or int(os.environ.get("TURNCREDIT_JOBS", os.cpu_count() or 1))
-    _in_parallel(prepare, list(starts.values()), code, workers, "warm starts")
-    _in_parallel(run, jobs, code, workers, "runs")
+    in_parallel(prepare, [(job, code) for job in starts.values()], workers, "warm starts")
+    in_parallel(run, [(job, code) for job in jobs], workers, "runs")
     return [job.label for job in jobs]
+
+
+def _jobs(experiment: Experiment) -> list[Job]:
+    return [
+        Job(experiment, task, arm, seed)
+        for task in experiment.tasks
+        for seed in experiment.seeds
+        for arm in experiment.arms
+    ]
 
 
 def prepare(job: Job, code: str, report: Report) -> None:
@@ -158,6 +153,7 @@ def _train(job: Job, task: Task, directory: RunDirectory, code: str, report: Rep
     )
     for log in steps:
         done = log.step + 1
+        _refuse_non_finite(log, job.label)
         last = done == settings.steps
         _write(directory, log)
         report(job.label, done, settings.steps, log.metrics)
@@ -165,19 +161,24 @@ def _train(job: Job, task: Task, directory: RunDirectory, code: str, report: Rep
             _evaluate(task, policy, directory, done)
         if last or done % settings.checkpoint_every == 0:
             save_checkpoint(directory.checkpoint, policy, optimiser, done)
-    directory.finish(
-        identity(job, code)
-        | {
-            "params": _identity_values(job),
-            "seed": job.seed,
-            "evaluation_set_hash": evaluation_set_hash(_questions(task)),
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            "seconds": round(time.time() - started, 1),
-            "steps": settings.steps,
-            "resumed_at": start,
-            "stop_reason": "finished",
-        }
-    )
+    facts = {
+        "params": _identity_values(job),
+        "seed": job.seed,
+        "evaluation_set_hash": evaluation_set_hash(_questions(task)),
+        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "seconds": round(time.time() - started, 1),
+        "steps": settings.steps,
+        "resumed_at": start,
+        "stop_reason": "finished",
+    }
+    directory.finish(identity(job, code) | facts, steps=settings.steps)
+
+
+def _refuse_non_finite(log: StepLog, label: str) -> None:
+    """Stop a run at the first update that was not a number; its checkpoint is still good."""
+    for name in ("loss", "gradient_norm"):
+        if not math.isfinite(log.metrics[name]):
+            raise ValueError(f"run {label}, step {log.step}: {name} is {log.metrics[name]}")
 
 
 def identity(job: Job, code: str) -> dict[str, str]:
@@ -209,11 +210,12 @@ def _resume(
 ) -> int:
     """Steps already done by an interrupted run with the same hashes; 0 after clearing any other."""
     begun = directory.path / "begun.json"
-    if directory.checkpoint.exists() and begun.exists() and json.loads(begun.read_text()) == hashes:
+    same = begun.exists() and json.loads(begun.read_text(encoding="utf-8")) == hashes
+    if same and directory.checkpoint.exists() and not directory.was_over():
         step = load_checkpoint(directory.checkpoint, policy, optimiser)
         directory.rewind(step)
         return step
-    directory.start()
+    directory.clear()
     write_json(begun, hashes)
     return 0
 
@@ -245,114 +247,33 @@ def _write(directory: RunDirectory, log: StepLog) -> None:
     directory.append("metrics.csv", [step | log.metrics])
 
 
-def _questions(task: Task) -> list:
+def _questions(task: Task) -> list[Question]:
     return task.world.evaluation_questions(task.settings.evaluation.questions)
-
-
-def _in_parallel(
-    work: Callable[[Job, str, Report], None],
-    jobs: Sequence[Job],
-    code: str,
-    workers: int,
-    title: str,
-) -> None:
-    """`work` on every job, `workers` processes at a time; the first error stops the rest."""
-    if not jobs:
-        return
-    context = multiprocessing.get_context("spawn")
-    reports = context.Queue()
-    pool = ProcessPoolExecutor(
-        min(workers, len(jobs)), mp_context=context, initializer=_start_worker, initargs=(reports,)
-    )
-    try:
-        futures = [pool.submit(_work, work, job, code) for job in jobs]
-        with _bar(len(jobs), title) as advance:
-            while not all(future.done() for future in futures):
-                _drain(reports, advance)
-                for future in futures:
-                    if future.done():
-                        future.result()
-            _drain(reports, advance)
-        for future in futures:
-            future.result()
-    except BaseException:
-        for process in list((pool._processes or {}).values()):
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-_reports: Any = None
-"""In a worker process: the queue to the parent."""
-
-
-def _start_worker(reports: Any) -> None:
-    """One thread a process: two processes side by side beat one with two threads at these sizes."""
-    global _reports
-    _reports = reports
-    torch.set_num_threads(1)
-
-
-def _work(work: Callable[[Job, str, Report], None], job: Job, code: str) -> None:
-    parent = multiprocessing.parent_process()
-
-    def report(label: str, done: int, total: int, shown: dict[str, float]) -> None:
-        if parent is not None and not parent.is_alive():
-            raise SystemExit("the experiment's own process is gone")
-        _reports.put((label, done, total, {key: shown[key] for key in _SHOWN if key in shown}))
-
-    work(job, code, report)
-
-
-_SHOWN = ("reward", "entropy", "search_first", "loss")
-
-
-def _drain(reports: Any, advance: Callable[..., None]) -> None:
-    """Hand over the reports that have come in, waiting half a second for the first."""
-    with contextlib.suppress(queue.Empty):
-        advance(*reports.get(timeout=0.5))
-        while True:
-            advance(*reports.get_nowait())
-
-
-@contextlib.contextmanager
-def _bar(jobs: int, title: str) -> Iterator[Callable[..., None]]:
-    """A progress bar over all jobs, in jobs; calls of the yielded function move it."""
-    shares: dict[str, float] = {}
-    interactive = sys.stderr.isatty()
-    with tqdm(
-        total=jobs, desc=title, unit="run", mininterval=0.5 if interactive else 10, file=sys.stderr
-    ) as bar:
-
-        def advance(label: str, done: int, total: int, shown: dict[str, float]) -> None:
-            shares[label] = done / total
-            bar.set_postfix_str(
-                f"{label} {done}/{total} " + " ".join(f"{k} {v:.2f}" for k, v in shown.items()),
-                False,
-            )
-            bar.update(round(sum(shares.values()), 2) - bar.n)
-
-        yield advance
 
 
 def check_runs(experiment: Experiment) -> None:
     """Raise ValueError naming the first run that cannot be trusted.
 
-    Every run must be finished, with all its steps, no missing reward, ratios that could move,
-    sampling and training engine in agreement (1e-4), and a task's runs the same evaluation set.
+    Every run must be finished with today's parameters and code and have all its steps, no missing
+    reward, ratios that could move, and sampling and training engine in agreement (1e-4).  A task's
+    runs must share their evaluation set, and no run of other parameters may lie among them.
     """
+    code, jobs = code_hash(), _jobs(experiment)
+    labels = {job.label for job in jobs}
+    for path in sorted(experiment.folder.glob("*/*/seed_*")):
+        label = path.relative_to(experiment.folder).as_posix()
+        if label not in labels:
+            raise ValueError(f"{path}: this run is not among the parameters; move it away")
     metrics = read_table(experiment.folder, "metrics.csv")
     evaluations = read_table(experiment.folder, "eval.csv")
-    for task in experiment.tasks:
-        settings = open_task(experiment.tier, task).settings.training
-        sets = evaluations.loc[evaluations["task"] == task, "evaluation_set"].unique()
-        if len(sets) != 1:
-            raise ValueError(f"{task}: runs were evaluated on {len(sets)} different question sets")
-        for arm in experiment.arms:
-            for seed in experiment.seeds:
-                rows = metrics.query("task == @task and arm == @arm and seed == @seed")
-                _check_run(rows, settings, f"{experiment.folder.name}/{task}/{arm}/seed_{seed}")
+    for job in jobs:
+        if not _finished(job, code):
+            raise ValueError(f"run {job.label} is not finished with these parameters and this code")
+        rows = metrics.query("task == @job.task and arm == @job.arm and seed == @job.seed")
+        _check_run(rows, open_task(experiment.tier, job.task).settings.training, job.label)
+    sets = evaluations.groupby("task")["evaluation_set"].nunique()
+    for task in sets[sets != 1].index:
+        raise ValueError(f"{task}: runs were evaluated on {sets[task]} different question sets")
 
 
 def _check_run(rows: pd.DataFrame, settings: TrainingSettings, label: str) -> None:

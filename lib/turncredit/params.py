@@ -60,6 +60,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such params file") from error
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(values, dict):
@@ -138,3 +140,17 @@ def _expect(value: Any, kind: type, where: str, name: str) -> Any:
         hint = " (write 1.0e-6, not 1e-6)" if kind is float and isinstance(value, str) else ""
         raise ValueError(f"{where} = {value!r} is {type(value).__name__}, expected {name}{hint}")
     return value
+
+
+def require_positive(settings: Any, *names: str) -> None:
+    """Raise ValueError naming the first of the fields that is not above 0."""
+    for name in names:
+        if not getattr(settings, name) > 0:
+            raise ValueError(f"{name} = {getattr(settings, name)!r} must be above 0")
+
+
+def require_shares(settings: Any, *names: str) -> None:
+    """Raise ValueError naming the first of the fields that is not between 0 and 1."""
+    for name in names:
+        if not 0 <= getattr(settings, name) <= 1:
+            raise ValueError(f"{name} = {getattr(settings, name)!r} must be between 0 and 1")

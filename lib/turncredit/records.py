@@ -26,7 +26,7 @@ class Turn:
     observation_ids: tuple[int, ...]
     """() after the last turn."""
     action: str
-    """The tool or decision the message asked for: search, read_chunk, ..., answer, invalid."""
+    """The tool or decision asked for: search, read_chunk, ..., answer; or invalid, unfinished."""
     correct: bool | None = None
     """For an answer or a verified guess: was it right?  None for every other turn."""
 

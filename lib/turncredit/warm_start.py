@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from turncredit.batching import TurnBatch, from_trajectories
+from turncredit.params import require_positive, require_shares
 from turncredit.policies.tiny import TinyPolicy
 from turncredit.policies.vocabulary import Vocabulary
 from turncredit.records import Trajectory
@@ -26,6 +27,10 @@ class WarmStartSettings:
     swap_names: float
     """Share of demonstrations in which the world's names are exchanged one for one: what a document
     says can then not be memorised, and every name learns to be copied from what was read."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "steps", "batch", "learning_rate")
+        require_shares(self, "swap_names")
 
 
 def warm_start(

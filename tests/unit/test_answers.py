@@ -86,7 +86,9 @@ def test_an_exact_match_is_the_match_of_any_usable_gold(answer, golds):
     assert exact_match(answer, golds) == (any(known) if known else None)
 
 
-@pytest.mark.parametrize(("answer", "gold"), [("US", "U.S."), ("1000", "1,000"), ("moodys", "Moody's")])
+@pytest.mark.parametrize(
+    ("answer", "gold"), [("US", "U.S."), ("1000", "1,000"), ("moodys", "Moody's")]
+)
 def test_punctuation_is_removed_as_squad_does_and_does_not_split_words(answer, gold):
     assert exact_match(answer, [gold]) is True
 

@@ -1,10 +1,18 @@
-"""Scripted research: every message valid, every outcome as the script meant it, no number unseeded."""
+"""Scripted research: every message valid, every outcome as meant, no number unseeded."""
 
 import random
 from dataclasses import replace
 
 import pytest
-from play import ACTIONS, RESEARCH, SMALL, global_streams, questions, synthetic_environment, vocabulary
+from play import (
+    ACTIONS,
+    RESEARCH,
+    SMALL,
+    global_streams,
+    questions,
+    synthetic_environment,
+    vocabulary,
+)
 
 from turncredit.demonstrations import demonstrate, mentions, research
 
@@ -34,7 +42,10 @@ def test_perfect_research_searches_reads_verifies_and_answers_right():
     for asked in solvable:
         trajectory = shown(PERFECT, 1, asked=asked, environment=synthetic_environment(max_turns=99))
         actions = [turn.action for turn in trajectory.turns]
-        assert [a for a in actions if a != "search"] == ["read_chunk"] * 2 + ["external_verify", "answer"]
+        assert [a for a in actions if a != "search"] == ["read_chunk"] * 2 + [
+            "external_verify",
+            "answer",
+        ]
         assert actions[0] == "search"
         assert (trajectory.success, trajectory.grounded, trajectory.reward) == (True, True, 1.0)
 
@@ -66,7 +77,9 @@ def test_a_script_that_is_never_stopped_still_ends_with_an_answer():
 
 def test_a_demonstration_is_a_function_of_its_stream_alone():
     before = global_streams()
-    assert [shown(RESEARCH, seed) for seed in range(5)] == [shown(RESEARCH, seed) for seed in range(5)]
+    assert [shown(RESEARCH, seed) for seed in range(5)] == [
+        shown(RESEARCH, seed) for seed in range(5)
+    ]
     assert shown(RESEARCH, 1, asked=questions(1)[0]) != shown(RESEARCH, 2, asked=questions(1)[0])
     assert global_streams() == before
 

@@ -237,17 +237,27 @@ def test_a_section_is_cut_to_2000_characters():
 
 def test_the_two_best_overlaps_are_read_and_ties_keep_their_order():
     pad = " pad" * 20
-    paragraphs = [f"alpha{pad}", f"alpha beta{pad}", f"beta{pad}", f"alpha beta gamma{pad}", f"omega{pad}"]
+    paragraphs = [
+        f"alpha{pad}",
+        f"alpha beta{pad}",
+        f"beta{pad}",
+        f"alpha beta gamma{pad}",
+        f"omega{pad}",
+    ]
     played = episode([document("court", *paragraphs)], question())
     played.step("<search> court </search>")
     asked = "alpha beta gamma gamma gamma"
     assert read(played, asked) == f"{paragraphs[3]}\n{paragraphs[1]}"
-    assert read(played, asked) == f"{paragraphs[0]}\n{paragraphs[2]}", "what was read is not read again"
+    assert read(played, asked) == f"{paragraphs[0]}\n{paragraphs[2]}", (
+        "what was read is not read again"
+    )
     assert read(played, asked) == "none", "no shared word, no section"
 
 
 def test_a_paragraph_that_two_documents_share_is_returned_once():
-    played = episode([document("court", FACT), document("court house", FACT)], question(), sections=1)
+    played = episode(
+        [document("court", FACT), document("court house", FACT)], question(), sections=1
+    )
     played.step("<search> court </search>")
     assert read(played, "hague") == FACT
     assert read(played, "hague") == "none"

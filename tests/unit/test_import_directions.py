@@ -11,7 +11,7 @@ import turncredit
 
 PACKAGE = Path(turncredit.__file__).parent
 LEVELS = {
-    0: "paths params seeding storage methods",
+    0: "paths params seeding storage methods parallel",
     1: "records answers checkpoints",
     2: "retrieval worlds",
     3: "environments",

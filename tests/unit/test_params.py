@@ -138,7 +138,17 @@ def test_a_key_given_twice_is_named_also_below_the_top(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "# nothing\n", "- a\n- b\n", "text", "3", "a: [1", "\tx: 1", "? [a, b]\n: 1\n", "a: !!python/name:os.system x"],
+    [
+        "",
+        "# nothing\n",
+        "- a\n- b\n",
+        "text",
+        "3",
+        "a: [1",
+        "\tx: 1",
+        "? [a, b]\n: 1\n",
+        "a: !!python/name:os.system x",
+    ],
 )
 def test_what_is_no_mapping_is_refused_by_file(tmp_path, text):
     with pytest.raises(ValueError, match=r"basket\.yaml"):
@@ -167,7 +177,10 @@ def test_every_tier_has_the_same_task_files():
     assert len(set(map(frozenset, by_tier.values()))) == 1, by_tier
 
 
-@pytest.mark.parametrize("section", ["training", "evaluation", "policy", "world", "judge", "demonstrations", "environment"])
+@pytest.mark.parametrize(
+    "section",
+    ["training", "evaluation", "policy", "world", "judge", "demonstrations", "environment"],
+)
 @pytest.mark.parametrize("value", [-1, 0])
 def test_a_number_that_makes_no_sense_is_refused_when_the_file_is_read(section, value):
     """Not hours later by a division by zero, or never: one count or share of each section."""

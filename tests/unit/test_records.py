@@ -96,7 +96,9 @@ def test_a_broken_line_is_named_with_its_file(tmp_path, line):
         read_trajectories(path)
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:-12], lambda b: b"x" + b[1:], lambda b: b[:15] + b"\xff\xff" + b[17:]])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-12], lambda b: b"x" + b[1:], lambda b: b[:15] + b"\xff\xff" + b[17:]]
+)
 def test_a_damaged_file_is_a_value_error_that_names_it(tmp_path, damage):
     path = tmp_path / "damaged.jsonl.gz"
     write_trajectories(path, [trajectory()])

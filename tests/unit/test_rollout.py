@@ -23,7 +23,6 @@ from play import (
 
 import turncredit
 from turncredit.batching import from_trajectories
-from turncredit.environments import Step
 from turncredit.evaluation import evaluate, evaluation_rows, evaluation_set_hash
 from turncredit.rollout import roll_out
 
@@ -84,7 +83,9 @@ def test_prompt_and_observations_are_what_the_environment_said():
     for trajectory, (prompt, *exchanges) in zip(trajectories, said, strict=True):
         assert trajectory.prompt_ids == WORDS.encode(prompt)
         for turn, (message, observation) in zip(trajectory.turns, exchanges, strict=False):
-            assert message == WORDS.decode(turn.sampled_ids), "policy-written text of this turn only"
+            assert message == WORDS.decode(turn.sampled_ids), (
+                "policy-written text of this turn only"
+            )
             if turn is not trajectory.turns[-1]:
                 assert turn.observation_ids == WORDS.encode(observation)
 
@@ -159,7 +160,9 @@ def test_evidence_that_no_longer_fitted_was_never_read(monkeypatch):
         model = reading(asked, max_tokens)
         (played,) = rolled(model, environment, [asked], max_turn_tokens=9)
         assert len(played.token_ids) <= max_tokens
-        shown = any(asked.hops[-1].paragraph in WORDS.decode(t.observation_ids) for t in played.turns)
+        shown = any(
+            asked.hops[-1].paragraph in WORDS.decode(t.observation_ids) for t in played.turns
+        )
         assert played.grounded == shown, f"max_tokens = {max_tokens}"
         assert played.success == (played.stop_reason == "answer")
         seen.add((shown, played.success))
@@ -255,7 +258,9 @@ def test_rolling_out_twice_is_equal_and_touches_no_global_stream():
     assert first == rolled(model, synthetic_environment(), questions(6), seed=3, step=2)
     assert first != rolled(model, synthetic_environment(), questions(6), seed=4, step=2)
     assert first != rolled(model, synthetic_environment(), questions(6), seed=3, step=1)
-    evaluate(model, WORDS, synthetic_environment(), questions(3), max_turn_tokens=5, temperature=1.0)
+    evaluate(
+        model, WORDS, synthetic_environment(), questions(3), max_turn_tokens=5, temperature=1.0
+    )
     assert global_streams() == before
 
 
@@ -285,7 +290,9 @@ def test_an_evaluation_is_one_sampled_trajectory_per_question_and_repeats():
     asked = questions(8)
 
     def run(model):
-        return evaluate(model, WORDS, synthetic_environment(), asked, max_turn_tokens=5, temperature=1.0)
+        return evaluate(
+            model, WORDS, synthetic_environment(), asked, max_turn_tokens=5, temperature=1.0
+        )
 
     first = run(policy())
     assert [t.question_id for t in first] == [q.id for q in asked]
@@ -296,7 +303,10 @@ def test_evaluation_rows_by_hand(monkeypatch):
     record_caches(monkeypatch)
     asked = questions(4)
     asked = [replace(q, hops=q.hops[-1:]) if n == 3 else q for n, q in enumerate(asked)]
-    scripts = [f"<answer> {q.answers[0] if n in (0, 3) else 'western'} </answer>" for n, q in enumerate(asked)]
+    scripts = [
+        f"<answer> {q.answers[0] if n in (0, 3) else 'western'} </answer>"
+        for n, q in enumerate(asked)
+    ]
     played = rolled(ScriptedPolicy(scripts, WORDS), synthetic_environment(), asked)
     rows = {row["hops"]: row for row in evaluation_rows(asked, played)}
     assert list(rows) == ["all", "1", "2"]
@@ -336,9 +346,7 @@ def test_only_prompts_observations_and_scripts_are_ever_encoded():
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-            if called and node.func.attr == "encode" and node.args:
-                if not isinstance(node.args[0], ast.Constant):
-                    found.add((name, ast.unparse(node.args[0])))
+            given = called and node.func.attr == "encode" and node.args
+            if given and not isinstance(node.args[0], ast.Constant):
+                found.add((name, ast.unparse(node.args[0])))
     assert found == allowed
-
-

@@ -56,7 +56,7 @@ def test_a_failing_writer_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(OSError, match="cannot write .*target"):
+    with pytest.raises(OSError, match=r"cannot write .*target"):
         write_text(tmp_path / "file" / "target", "x")
 
 

@@ -196,7 +196,9 @@ def test_saving_and_loading_a_policy_is_exact(tmp_path):
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
-@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[:-40], lambda b: b[:20], lambda b: b"junk" * 9])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b"", lambda b: b[:-40], lambda b: b[:20], lambda b: b"junk" * 9]
+)
 def test_a_damaged_policy_file_is_named(tmp_path, damage):
     path = tmp_path / "damaged.safetensors"
     save_policy(policy(), path)
@@ -268,4 +270,6 @@ def test_the_warm_start_loss_is_the_mean_over_sampled_tokens():
     batch = from_trajectories([one, two], group_ids=[0, 1])
     model = policy()
     logprobs, _ = reference_scores(model, batch.token_ids, batch.response_mask)
-    assert imitation_loss(model, batch).item() == pytest.approx(-logprobs.sum().item() / 4, abs=1e-5)
+    assert imitation_loss(model, batch).item() == pytest.approx(
+        -logprobs.sum().item() / 4, abs=1e-5
+    )

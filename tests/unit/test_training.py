@@ -19,7 +19,14 @@ from turncredit import training
 from turncredit.batching import from_trajectories
 from turncredit.checkpoints import load_checkpoint, save_checkpoint
 from turncredit.records import Trajectory, Turn
-from turncredit.training import Method, TrainingSettings, new_optimiser, train, turn_rows, weights_of
+from turncredit.training import (
+    Method,
+    TrainingSettings,
+    new_optimiser,
+    train,
+    turn_rows,
+    weights_of,
+)
 
 WORDS = vocabulary()
 MASKED = Method("grpo", {}, "suffix_mask", {"k": 2, "c": 1.0}, "ppo_clip", {"clip_high": 0.28})
@@ -51,7 +58,9 @@ def equal_policies(left, right) -> bool:
 @pytest.mark.parametrize("method", [PLAIN, MASKED], ids=["plain", "masked"])
 def test_six_steps_are_three_steps_saved_loaded_and_three_more(tmp_path, method):
     whole, model, optimiser = run(method)
-    assert not equal_policies(model, policy()), "the policy must have moved for this to mean anything"
+    assert not equal_policies(model, policy()), (
+        "the policy must have moved for this to mean anything"
+    )
 
     first = policy()
     first_optimiser = new_optimiser(first, TRAINING)
@@ -85,7 +94,9 @@ def test_questions_differ_between_steps_and_form_groups_of_the_asked_size(monkey
     batches = []
     credit = training.token_advantages
     monkeypatch.setattr(
-        training, "token_advantages", lambda batch, *rest: batches.append(batch) or credit(batch, *rest)
+        training,
+        "token_advantages",
+        lambda batch, *rest: batches.append(batch) or credit(batch, *rest),
     )
     logs, *_ = run()
     asked = [[t.question_id for t in log.trajectories] for log in logs]

@@ -37,7 +37,9 @@ class Reader(HTMLParser):
         self.tags.append(tag)
         self.attributes |= set(values)
         style = values.get("style") or ""
-        self._colour = next((name for name, c in COLOURS.items() if f"background:{c}" in style), None)
+        self._colour = next(
+            (name for name, c in COLOURS.items() if f"background:{c}" in style), None
+        )
         if self._colour:
             self.titles.append(values["title"])
 
@@ -63,7 +65,9 @@ def test_every_token_is_shown_once_by_its_author():
 def test_a_signal_has_one_value_for_each_sampled_token_and_its_name_is_escaped():
     name = "<b>' x"
     read = Reader(trajectory_html(trajectory(), WORDS, signal=[-2.0, 0.0, 1.0], signal_name=name))
-    assert [t for t in read.titles if "x" in t] == [f"{name} {v}" for v in ("-2.0000", "0.0000", "1.0000")]
+    assert [t for t in read.titles if "x" in t] == [
+        f"{name} {v}" for v in ("-2.0000", "0.0000", "1.0000")
+    ]
     assert "b" not in read.tags
     with pytest.raises(ValueError, match="2 values for 3 sampled tokens"):
         trajectory_html(trajectory(), WORDS, signal=[1.0, 2.0])

@@ -4,11 +4,25 @@ import random
 
 import pytest
 import torch
-from play import RESEARCH, SMALL, global_streams, policy, questions, synthetic_environment, vocabulary
+from play import (
+    RESEARCH,
+    SMALL,
+    global_streams,
+    policy,
+    questions,
+    synthetic_environment,
+    vocabulary,
+)
 
 from turncredit.batching import from_trajectories
 from turncredit.demonstrations import demonstrate
-from turncredit.warm_start import WarmStartSettings, imitation_loss, schedule, swap_names, warm_start
+from turncredit.warm_start import (
+    WarmStartSettings,
+    imitation_loss,
+    schedule,
+    swap_names,
+    warm_start,
+)
 
 WORDS = vocabulary()
 NAME_IDS = torch.tensor([WORDS.id(name) for name in SMALL.names])
@@ -94,5 +108,11 @@ def test_a_warm_start_learns_repeats_and_touches_no_global_stream():
 def test_a_name_outside_the_vocabulary_is_named():
     with pytest.raises(KeyError, match="zebra"):
         warm_start(
-            policy(), WORDS, ["zebra"], demonstrations, SETTINGS, seed=0, report=lambda step, loss: None
+            policy(),
+            WORDS,
+            ["zebra"],
+            demonstrations,
+            SETTINGS,
+            seed=0,
+            report=lambda step, loss: None,
         )

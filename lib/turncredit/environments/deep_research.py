@@ -15,6 +15,7 @@ from turncredit.answers import exact_match, words
 from turncredit.environments.actions import parse_action
 from turncredit.environments.judges import Judge
 from turncredit.environments.protocol import Step
+from turncredit.params import require_positive
 from turncredit.worlds.base import Document, Question, World
 
 _BLANK_LINE = re.compile(r"\n\s*\n")
@@ -38,6 +39,18 @@ class DeepResearchSettings:
     """A malformed message ends the episode; otherwise it costs its turn and the penalty."""
     invalid_penalty: float = 0.0
     """Subtracted from the reward for each malformed message."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "max_turns", "search_results", "summary_characters", "sections")
+        require_positive(self, "section_characters")
+        if self.minimum_paragraph < 0 or self.invalid_penalty < 0:
+            raise ValueError("minimum_paragraph and invalid_penalty must not be below 0")
+        try:
+            self.header.format(number=1, title="")
+        except (KeyError, IndexError, ValueError) as error:
+            raise ValueError(
+                f"header = {self.header!r} may use {{number}} and {{title}}"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,7 @@ class DeepResearchEpisode:
         self.stream = stream
         self.prompt = f"<question> {question.text} </question>"
         self.success = False
+        self._scored: bool | None = False
         self.sections: list[str] = []
         """Sections returned by read_chunk so far: the gathered context that the judge may see."""
         self._stash: dict[str, Document] = {}
@@ -73,8 +87,13 @@ class DeepResearchEpisode:
         self._invalid = 0
 
     @property
-    def reward(self) -> float:
-        """1 for an exact match, 0 otherwise, minus the penalty of malformed messages."""
+    def reward(self) -> float | None:
+        """1 for an exact match, 0 otherwise, minus the penalty of malformed messages.
+
+        None (missing, which is not 0) for an answer that no usable gold answer could score.
+        """
+        if self._scored is None:
+            return None
         return float(self.success) - self.environment.settings.invalid_penalty * self._invalid
 
     @property
@@ -89,8 +108,9 @@ class DeepResearchEpisode:
         action, argument = parse_action(message, self.environment.actions)
         self._turns += 1
         if action == "answer":
-            self.success = bool(exact_match(argument, self.question.answers))
-            return Step(action, "", stop_reason="answer", correct=self.success)
+            self._scored = exact_match(argument, self.question.answers)
+            self.success = bool(self._scored)
+            return Step(action, "", stop_reason="answer", correct=self._scored)
         if action == "invalid":
             self._invalid += 1
             if settings.invalid_ends:
@@ -103,11 +123,7 @@ class DeepResearchEpisode:
         return Step(action, observation, correct=self._guess_correct(action, argument))
 
     def _guess_correct(self, action: str, argument: str) -> bool | None:
-        return (
-            bool(exact_match(argument, self.question.answers))
-            if action == "external_verify"
-            else None
-        )
+        return exact_match(argument, self.question.answers) if action == "external_verify" else None
 
     def _observe(self, action: str, argument: str) -> str:
         if action == "search":

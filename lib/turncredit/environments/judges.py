@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from turncredit.answers import normalise_answer
+from turncredit.params import require_shares
 from turncredit.seeding import python_stream
 from turncredit.worlds.base import Question
 
@@ -32,6 +33,9 @@ class RuleJudge:
 
     knowledge: float
     noise: float
+
+    def __post_init__(self) -> None:
+        require_shares(self, "knowledge", "noise")
 
     def verdict(
         self, question: Question, answer: str, context: Sequence[str], stream: random.Random

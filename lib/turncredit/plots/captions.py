@@ -156,6 +156,7 @@ def _table_caption(dated: str, settings: FigureParams) -> str:
         "Last evaluation of the finished runs (of those begun, if fewer): mean over seeds and "
         f"Student t interval at level {settings.confidence_level:g}; differences to "
         f"{arm_label(settings.reference_arm)} are paired by seed. The intervals cover the choice "
-        "of seed, not of the evaluation questions. Search first, turns and grounded are means over "
+        "of seed, not of the evaluation questions, and seeds that share a warm start are not "
+        "independent. Search first, turns and grounded are means over "
         f"trajectories of that evaluation. {dated}"
     )

@@ -192,7 +192,7 @@ def _read(settings: FigureParams, name: str, columns: list[str]) -> pd.DataFrame
     frames = []
     for experiment in settings.experiments:
         root = paths.results(settings.tier) / experiment
-        if any(root.glob(f"*/*/seed_*/{name}")):
+        if results.table_paths(root, name):
             frames.append(results.read_table(root, name)[[*RUN, *columns]])
     return pd.concat(frames, ignore_index=True) if frames else _no_rows([*RUN, *columns])
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from turncredit.params import require_positive
 from turncredit.seeding import torch_stream
 from turncredit.storage import atomic_path
 
@@ -31,6 +32,7 @@ class TinySettings:
     """Longest trajectory, prompt included."""
 
     def __post_init__(self) -> None:
+        require_positive(self, "width", "layers", "heads", "max_tokens")
         if self.width % self.heads or (self.width // self.heads) % 2:
             raise ValueError(f"width {self.width} must be an even multiple of heads {self.heads}")
 
@@ -185,8 +187,11 @@ def _frequencies(settings: TinySettings) -> Tensor:
 
 def save_policy(policy: TinyPolicy, path: Path) -> None:
     """Write the weights as safetensors, atomically."""
-    with atomic_path(path) as temporary:
-        save_file(policy.state_dict(), temporary)
+    try:
+        with atomic_path(path) as temporary:
+            save_file(policy.state_dict(), temporary)
+    except SafetensorError as error:
+        raise OSError(f"cannot write {path}: {error}") from error
 
 
 def load_policy(policy: TinyPolicy, path: Path) -> None:
@@ -194,4 +199,6 @@ def load_policy(policy: TinyPolicy, path: Path) -> None:
     try:
         policy.load_state_dict(load_file(path))
     except (SafetensorError, RuntimeError) as error:
-        raise ValueError(f"{path}: not a checkpoint of this policy ({error})") from error
+        raise ValueError(
+            f"{path}: not a checkpoint of this policy ({error}); delete it to make a new one"
+        ) from error

@@ -29,7 +29,7 @@ class _Turn:
     marks: list[int] = field(default_factory=list)
     """Where in the record each sampled token's log-prob and entropy lie."""
     observation_ids: tuple[int, ...] = ()
-    action: str = "invalid"
+    action: str = "unfinished"
     correct: bool | None = None
 
 
@@ -48,6 +48,8 @@ class _Row:
     turns: list[_Turn] = field(default_factory=lambda: [_Turn()])
     """The last one is being written."""
     stop_reason: str | None = None
+    grounded: bool | None = None
+    """Before the latest observation, which may not fit any more."""
 
     def must_speak(self) -> bool:
         """Queue the next forced token, or say that the policy has to give one."""
@@ -76,9 +78,12 @@ def roll_out(
     Sampling draws from the full vocabulary at `temperature`; log-probs and entropies, in nats, are
     those of the distribution sampled from.  All randomness is a function of (seed, step, row).
     """
-    rows = [_start(vocabulary, environment, q, seed, step, i) for i, q in enumerate(questions)]
-    closing = frozenset(vocabulary.id(f"</{name}>") for name in environment.actions)
     limit = policy.settings.max_tokens
+    rows = [
+        _start(vocabulary, environment, question, seed, step, index, limit)
+        for index, question in enumerate(questions)
+    ]
+    closing = frozenset(vocabulary.id(f"</{name}>") for name in environment.actions)
     uniforms = torch.rand(limit, len(rows), generator=torch_stream(seed, "sampling", step))
     cache = Cache(policy.settings, len(rows))
     record: list[Tensor] = []
@@ -123,9 +128,15 @@ def _start(
     seed: int,
     step: int,
     index: int,
+    max_tokens: int,
 ) -> _Row:
     episode = environment.reset(question, python_stream(seed, "environment", step, index))
     prompt_ids = vocabulary.encode(episode.prompt)
+    if len(prompt_ids) >= max_tokens:
+        raise ValueError(
+            f"max_tokens = {max_tokens} leaves no room after the {len(prompt_ids)} tokens of "
+            f"the prompt of question {question.id}"
+        )
     first, *rest = prompt_ids
     return _Row(index, question, episode, prompt_ids, forced=rest[::-1], next_id=first)
 
@@ -149,6 +160,7 @@ def _still_alive(alive: list[_Row], cache: Cache) -> list[_Row]:
 def _close_turn(row: _Row, vocabulary: Vocabulary) -> None:
     """Hand the finished message to the environment and queue what it returns."""
     turn = row.turns[-1]
+    row.grounded = row.episode.grounded
     result = row.episode.step(vocabulary.decode(turn.sampled_ids))
     turn.action, turn.correct, row.stop_reason = result.action, result.correct, result.stop_reason
     if result.stop_reason is None:
@@ -160,7 +172,8 @@ def _close_turn(row: _Row, vocabulary: Vocabulary) -> None:
 def _finish(row: _Row, logprobs: list[float], entropies: list[float]) -> Trajectory:
     """The record of a row; an observation that did not fit any more is dropped."""
     turns = [turn for turn in row.turns if turn.sampled_ids]
-    if row.stop_reason is None:
+    cut = row.stop_reason is None and turns[-1].observation_ids != ()
+    if cut:
         turns[-1].observation_ids = ()
     return Trajectory(
         question_id=row.question.id,
@@ -169,7 +182,7 @@ def _finish(row: _Row, logprobs: list[float], entropies: list[float]) -> Traject
         reward=row.episode.reward,
         success=row.episode.success,
         stop_reason=row.stop_reason or "max_tokens",
-        grounded=row.episode.grounded,
+        grounded=row.grounded if cut else row.episode.grounded,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from turncredit.answers import words
+from turncredit.params import require_shares
 from turncredit.seeding import python_stream
 from turncredit.worlds.base import Document, Hop, Question
 
@@ -69,9 +70,11 @@ class SyntheticWorld:
     cities: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("prior", "unsolvable_share", "miss_rate", "hard_share", "hard_miss_rate"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name}: {getattr(self, name)} is not a probability")
+        require_shares(self, "prior", "unsolvable_share", "miss_rate", "hard_share")
+        require_shares(self, "hard_miss_rate")
+        for name, least in (("films", 2), ("people", 6), ("cities", len(GENRES))):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} = {getattr(self, name)} must be at least {least}")
         object.__setattr__(self, "_film_names", invented_names(self.films, ("aria", "odon")))
         object.__setattr__(self, "_person_names", invented_names(self.people, ("ric", "dis")))
         object.__setattr__(self, "_city_names", invented_names(self.cities, ("burg", "ville")))

@@ -1,0 +1,102 @@
+"""Jobs side by side: one process of one thread each, with a shared progress bar."""
+
+import contextlib
+import multiprocessing
+import queue
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+Report = Callable[[str, int, int, dict[str, float]], None]
+"""(label, steps done, steps in all, what to show)."""
+
+
+def in_parallel(
+    work: Callable[..., None], calls: Sequence[tuple], workers: int, title: str
+) -> None:
+    """`work(*call, report)` for every call, `workers` processes of one thread at a time.
+
+    The first error stops the rest and is raised here; a worker that dies is an error too.  Workers
+    end by themselves, at their next report, once this process is gone.
+    """
+    if not calls:
+        return
+    context = multiprocessing.get_context("spawn")
+    reports = context.Queue()
+    pool = ProcessPoolExecutor(
+        min(workers, len(calls)), mp_context=context, initializer=_start_worker, initargs=(reports,)
+    )
+    try:
+        futures = [pool.submit(_work, work, call) for call in calls]
+        with _bar(len(calls), title) as advance:
+            while not all(future.done() for future in futures):
+                _drain(reports, advance)
+                for future in futures:
+                    if future.done():
+                        future.result()
+            _drain(reports, advance)
+        for future in futures:
+            future.result()
+    except BrokenProcessPool as error:
+        reason = "a worker process died (killed, or out of memory)"
+        raise RuntimeError(f"{title}: {reason}; run again to go on from the checkpoints") from error
+    except BaseException:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_reports: Any = None
+"""In a worker process: the queue to the parent."""
+
+
+def _start_worker(reports: Any) -> None:
+    """One thread a process: two processes side by side beat one with two threads at these sizes."""
+    global _reports
+    _reports = reports
+    torch.set_num_threads(1)
+
+
+def _work(work: Callable[..., None], call: tuple) -> None:
+    parent = multiprocessing.parent_process()
+
+    def report(label: str, done: int, total: int, shown: dict[str, float]) -> None:
+        if parent is not None and not parent.is_alive():
+            raise SystemExit("the experiment's own process is gone")
+        _reports.put((label, done, total, {key: shown[key] for key in _SHOWN if key in shown}))
+
+    work(*call, report)
+
+
+_SHOWN = ("reward", "entropy", "search_first", "loss")
+
+
+def _drain(reports: Any, advance: Callable[..., None]) -> None:
+    """Hand over the reports that have come in, waiting half a second for the first."""
+    with contextlib.suppress(queue.Empty):
+        advance(*reports.get(timeout=0.5))
+        while True:
+            advance(*reports.get_nowait())
+
+
+@contextlib.contextmanager
+def _bar(jobs: int, title: str) -> Iterator[Callable[..., None]]:
+    """A progress bar over all jobs, in jobs; calls of the yielded function move it."""
+    shares: dict[str, float] = {}
+    pause = 0.5 if sys.stderr.isatty() else 10
+    with tqdm(total=jobs, desc=title, unit="run", mininterval=pause, file=sys.stderr) as bar:
+
+        def advance(label: str, done: int, total: int, shown: dict[str, float]) -> None:
+            shares[label] = done / total
+            values = " ".join(f"{name} {value:.2f}" for name, value in shown.items())
+            bar.set_postfix_str(f"{label} {done}/{total} {values}", refresh=False)
+            bar.update(round(sum(shares.values()), 2) - bar.n)
+
+        yield advance
