@@ -6,7 +6,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
-_WORD = re.compile(r"</?[a-z_]+>|[^\W_]+", re.UNICODE)
+_MARKS = "".join(chr(c) for c in range(0x300, 0x10000) if unicodedata.category(chr(c))[0] == "M")
+"""Combining marks, which belong to the letter before them."""
+
+_WORD = re.compile(rf"</?[a-z_]+>|(?:[^\W_]|[{re.escape(_MARKS)}])+")
 _ARTICLES = frozenset({"a", "an", "the"})
 
 
@@ -38,13 +41,21 @@ def normalise_answer(text: str) -> str:
 def exact_match(answer: str, golds: Sequence[str]) -> bool | None:
     """Whether the normalised answer equals any gold answer; None (missing) if no gold is usable.
 
+    Spaces do not count, so that "U.S." matches "US", "1,000" "1000", and "Timor-Leste" the words
+    "timor leste" of a word-level policy.
+
     >>> exact_match("the hague", ["Hague", "Den Haag"]), exact_match("x", ["..."])
     (True, None)
     """
-    usable = {normalise_answer(gold) for gold in golds} - {""}
+    usable = {_letters(gold) for gold in golds} - {""}
     if not usable:
         return None
-    return normalise_answer(answer) in usable
+    return _letters(answer) in usable
+
+
+@functools.lru_cache(maxsize=65536)
+def _letters(text: str) -> str:
+    return normalise_answer(text).replace(" ", "")
 
 
 def f1_score(answer: str, golds: Sequence[str]) -> float | None:

@@ -15,12 +15,13 @@ def save_checkpoint(
     path: Path, policy: nn.Module, optimiser: torch.optim.Optimizer, step: int
 ) -> None:
     """Write atomically: the old checkpoint stays until the new one is whole."""
-    tensors = {f"policy.{name}": value for name, value in policy.state_dict().items()}
+    tensors = {"step": torch.tensor(step)}
+    tensors |= {f"policy.{name}": value for name, value in policy.state_dict().items()}
     for index, state in optimiser.state_dict()["state"].items():
         tensors |= {
             f"optimiser.{index}.{name}": torch.as_tensor(value) for name, value in state.items()
         }
-    metadata = {"step": str(step), "sha256": _digest(tensors)}
+    metadata = {"sha256": _digest(tensors)}  # one key: their order in the file is not fixed
     try:
         with atomic_path(path) as temporary:
             save_file(tensors, temporary, metadata=metadata)
@@ -41,8 +42,8 @@ def load_checkpoint(path: Path, policy: nn.Module, optimiser: torch.optim.Optimi
             raise ValueError("its checksum does not match its contents")
         policy.load_state_dict(_under("policy.", tensors))
         _load_optimiser(optimiser, _under("optimiser.", tensors))
-        return int(metadata["step"])
-    except (SafetensorError, OSError, RuntimeError, KeyError, ValueError) as error:
+        return int(tensors["step"])
+    except (SafetensorError, OSError, RuntimeError, LookupError, ValueError) as error:
         raise ValueError(
             f"{path}: not a usable checkpoint ({error}); delete it to start this run anew"
         ) from error
@@ -51,8 +52,12 @@ def load_checkpoint(path: Path, policy: nn.Module, optimiser: torch.optim.Optimi
 def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     full = optimiser.state_dict()
     full["state"] = {}
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
     for name, value in tensors.items():
         index, key = name.split(".", 1)
+        parameter = parameters[int(index)]
+        if value.dim() and value.shape != parameter.shape:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
         full["state"].setdefault(int(index), {})[key] = value
     optimiser.load_state_dict(full)
 

@@ -56,28 +56,28 @@ def demonstrate(
     script = research(question, names, settings, stream)
     message = next(script)
     while True:
+        grounded = episode.grounded
         result = episode.step(message)
         sampled = vocabulary.encode(message)
         observed = () if result.stop_reason else vocabulary.encode(result.observation)
         length += len(sampled) + len(observed)
-        if length > max_tokens:
-            stop_reason = "max_tokens"
-            break
+        if length > max_tokens:  # the trajectory ends before this turn
+            return Trajectory(
+                question.id, prompt_ids, tuple(turns), 0.0, False, "max_tokens", grounded
+            )
         zeros = (0.0,) * len(sampled)
         turns.append(Turn(sampled, zeros, zeros, observed, result.action, result.correct))
         if result.stop_reason:
-            stop_reason = result.stop_reason
-            break
+            return Trajectory(
+                question.id,
+                prompt_ids,
+                tuple(turns),
+                episode.reward,
+                episode.success,
+                result.stop_reason,
+                episode.grounded,
+            )
         message = script.send(result.observation)
-    return Trajectory(
-        question.id,
-        prompt_ids,
-        tuple(turns),
-        episode.reward,
-        episode.success,
-        stop_reason,
-        episode.grounded,
-    )
 
 
 def research(

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import time
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -42,8 +43,13 @@ class Experiment:
         for name in ("tasks", "arms", "seeds", "warm_start_seeds"):
             if not getattr(self, name):
                 raise ValueError(f"{name} is empty")
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds = {list(self.seeds)} repeats one")
+        for name in ("tasks", "seeds"):
+            values = getattr(self, name)
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name} = {list(values)} repeats one")
+        for arm in self.arms:
+            if not re.fullmatch(r"[A-Za-z0-9_-]+", arm):
+                raise ValueError(f"arms: {arm!r} names a folder; use letters, digits, _ and -")
 
     @property
     def folder(self) -> Path:
@@ -211,7 +217,7 @@ def _resume(
     """Steps already done by an interrupted run with the same hashes; 0 after clearing any other."""
     begun = directory.path / "begun.json"
     same = begun.exists() and json.loads(begun.read_text(encoding="utf-8")) == hashes
-    if same and directory.checkpoint.exists() and not directory.was_over():
+    if same and directory.can_resume():
         step = load_checkpoint(directory.checkpoint, policy, optimiser)
         directory.rewind(step)
         return step
@@ -277,6 +283,7 @@ def check_runs(experiment: Experiment) -> None:
 
 
 def _check_run(rows: pd.DataFrame, settings: TrainingSettings, label: str) -> None:
+    moving = settings.updates_per_batch > 1 and rows["zero_variance_groups"].min() < 1
     complaints = {
         f"has {len(rows)} of {settings.steps} steps": len(rows) != settings.steps,
         "has missing rewards": rows["missing_rewards"].sum() > 0,
@@ -285,7 +292,7 @@ def _check_run(rows: pd.DataFrame, settings: TrainingSettings, label: str) -> No
         .any(axis=None),
         "samples from another distribution than it trains": rows["mean_abs_logprob_diff"].max()
         > 1e-4,
-        "never moved a ratio": settings.updates_per_batch > 1 and rows["ratio_max"].max() < 1.001,
+        "never moved a ratio": moving and rows["ratio_max"].max() < 1.001,
     }
     for complaint, holds in complaints.items():
         if holds:

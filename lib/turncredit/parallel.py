@@ -2,8 +2,10 @@
 
 import contextlib
 import multiprocessing
+import os
 import queue
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -22,7 +24,7 @@ def in_parallel(
     """`work(*call, report)` for every call, `workers` processes of one thread at a time.
 
     The first error stops the rest and is raised here; a worker that dies is an error too.  Workers
-    end by themselves, at their next report, once this process is gone.
+    end by themselves once this process is gone.
     """
     if not calls:
         return
@@ -62,14 +64,19 @@ def _start_worker(reports: Any) -> None:
     global _reports
     _reports = reports
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this worker, busy or idle, once its parent is killed: the pool would wait for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(work: Callable[..., None], call: tuple) -> None:
-    parent = multiprocessing.parent_process()
-
     def report(label: str, done: int, total: int, shown: dict[str, float]) -> None:
-        if parent is not None and not parent.is_alive():
-            raise SystemExit("the experiment's own process is gone")
         _reports.put((label, done, total, {key: shown[key] for key in _SHOWN if key in shown}))
 
     work(*call, report)

@@ -6,6 +6,7 @@ unknown, repeated or wrong-typed key is a ValueError that names the file, the ke
 """
 
 import dataclasses
+import math
 import re
 import types
 import typing
@@ -38,6 +39,8 @@ class _StrictLoader(yaml.SafeLoader):
         seen: set[str] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise ValueError(f"line {key_node.start_mark.line + 1}: key {key!r} is not a text")
             if key in seen:
                 raise ValueError(f"line {key_node.start_mark.line + 1}: key {key!r} is given twice")
             seen.add(key)
@@ -117,6 +120,8 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         }
     if hint is float and type(value) is int:
         return float(value)
+    if hint is float and type(value) is float and not math.isfinite(value):
+        raise ValueError(f"{where} = {value!r} is not a finite number")
     return _expect(value, hint, where, f"{hint.__name__}")
 
 
@@ -128,7 +133,7 @@ def _convert_union(value: Any, options: tuple, where: str) -> Any:
     if kinds:
         mapping = dict(_expect(value, dict, where, "a mapping"))
         kind = mapping.pop("kind", None)
-        if kind not in kinds:
+        if not isinstance(kind, str) or kind not in kinds:
             raise ValueError(f"{where}.kind = {kind!r} is not one of {', '.join(map(repr, kinds))}")
         return build(kinds[kind], mapping, where)
     (only,) = [option for option in options if option is not type(None)]

@@ -7,6 +7,7 @@ the policy saw, by construction, and nothing is ever tokenised twice (complaints
 import gzip
 import json
 import math
+import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -94,11 +95,14 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
 def read_trajectories(path: Path) -> list[Trajectory]:
     """Inverse of `write_trajectories`; ValueError naming file and line for a broken record."""
     trajectories = []
-    text = gzip.decompress(path.read_bytes()).decode("utf-8")
-    for number, line in enumerate(text.splitlines(), start=1):
+    try:
+        text = gzip.decompress(path.read_bytes()).decode("utf-8")
+    except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not gzipped text ({error})") from error
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
         try:
             trajectories.append(_trajectory(json.loads(line)))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{path}, line {number}: not a trajectory ({error})") from error
     return trajectories
 

@@ -107,17 +107,20 @@ class RunDirectory:
         for name in names:
             (self.path / name).unlink(missing_ok=True)
 
-    def was_over(self) -> bool:
-        """Whether a run came to its end here: unless its files are whole, only a new one helps."""
-        return self.manifest.exists() or (self.path / "turns.csv.gz").exists()
+    def can_resume(self) -> bool:
+        """Whether an unfinished run lies here.  One that was over has a manifest or no turn table:
+        if its files are no longer as they were, only a new run helps.
+        """
+        begun = (self.path / "turns.csv").exists() and self.checkpoint.exists()
+        return begun and not self.manifest.exists()
 
     def is_finished(self, identity: Mapping[str, str]) -> bool:
         """Whether a whole run with these hashes lies here, every file as the manifest says."""
         manifest = self.read_manifest()
         if manifest is None or any(manifest.get(key) != value for key, value in identity.items()):
             return False
-        files = manifest["files"]
-        return all(
+        files = manifest.get("files")
+        return isinstance(files, dict) and all(
             (self.path / n).exists() and sha256_file(self.path / n) == h for n, h in files.items()
         )
 
@@ -126,9 +129,13 @@ class RunDirectory:
         if not self.manifest.exists():
             return None
         try:
-            return json.loads(self.manifest.read_text(encoding="utf-8"))
+            manifest = json.loads(self.manifest.read_text(encoding="utf-8"))
+            if not isinstance(manifest, dict):
+                raise ValueError(f"a {type(manifest).__name__}")
+            return manifest
         except ValueError as error:
-            raise ValueError(f"{self.manifest}: not JSON ({error}); delete it to rerun") from error
+            advice = "delete it to rerun"
+            raise ValueError(f"{self.manifest}: no JSON mapping ({error}); {advice}") from error
 
     def finish(self, facts: Mapping[str, Any], *, steps: int) -> None:
         """Compress the turn table and write the manifest with every file's hash.
@@ -141,10 +148,10 @@ class RunDirectory:
         turns = self.path / "turns.csv"
         with atomic_path(self.path / "turns.csv.gz") as temporary:
             temporary.write_bytes(gzip.compress(turns.read_bytes(), mtime=0))
-        turns.unlink()
         names = ("metrics.csv", "eval.csv", "checkpoint.safetensors", *PACKED)
         files = {name: sha256_file(self.path / name) for name in names}
         write_json(self.manifest, dict(facts) | {"files": files, "versions": versions()})
+        turns.unlink()  # last: a run killed before its manifest still needs it
 
 
 def versions() -> dict[str, str | None]:
@@ -174,6 +181,8 @@ def _cell(value: Any) -> str:
     """Numbers with 7 significant digits; missing is an empty cell, not 0."""
     if isinstance(value, bool):
         return str(int(value))
+    if value is None:
+        return ""
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.7g}"
     return str(value)

@@ -18,7 +18,7 @@ def derive(seed: int, purpose: str, *counters: int | str) -> int:
     >>> derive(0, "rollout", 3) == derive(0, "questions", 3)
     False
     """
-    text = "/".join(str(part) for part in (seed, purpose, *counters))
+    text = repr((seed, purpose, *counters))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 

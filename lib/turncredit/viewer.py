@@ -4,6 +4,7 @@ All text is escaped: what a model or a document says can never become markup.
 """
 
 import html
+import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
@@ -47,7 +48,7 @@ def trajectory_html(
     count = sum(len(turn.sampled_ids) for turn in trajectory.turns)
     if len(values) != count:
         raise ValueError(f"signal has {len(values)} values for {count} sampled tokens")
-    largest = max((abs(value) for value in values), default=0.0) or 1.0
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0) or 1.0
     upcoming = iter(values)
     lines: dict[int, list[str]] = {}
     for token, author, turn in authored_tokens(trajectory):
@@ -55,7 +56,9 @@ def trajectory_html(
         if author == "policy":
             value = next(upcoming)
             title = f"{signal_name} {value:.4f}"
-            extra = _SIGNAL.format(strength=abs(value) / largest)
+            extra = (
+                _SIGNAL.format(strength=min(abs(value) / largest, 1.0)) if value == value else ""
+            )
         text = html.escape(vocabulary.decode([token]))
         lines.setdefault(turn, []).append(
             _TOKEN.format(
@@ -97,7 +100,7 @@ def turn_table(
             "action": turn.action,
             "message": vocabulary.decode(turn.sampled_ids),
             "observation": vocabulary.decode(turn.observation_ids),
-            "mean entropy": fmean(turn.sampled_entropies),
+            "mean entropy": fmean(turn.sampled_entropies or (math.nan,)),
         }
         for index, turn in enumerate(trajectory.turns)
     ]

@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Sequence
 
-_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 
 
 def parse_action(message: str, actions: Sequence[str]) -> tuple[str, str]:

@@ -78,7 +78,6 @@ class DeepResearchEpisode:
         self.stream = stream
         self.prompt = f"<question> {question.text} </question>"
         self.success = False
-        self._scored: bool | None = False
         self.sections: list[str] = []
         """Sections returned by read_chunk so far: the gathered context that the judge may see."""
         self._stash: dict[str, Document] = {}
@@ -90,9 +89,9 @@ class DeepResearchEpisode:
     def reward(self) -> float | None:
         """1 for an exact match, 0 otherwise, minus the penalty of malformed messages.
 
-        None (missing, which is not 0) for an answer that no usable gold answer could score.
+        None (missing, which is not 0) if the question has no usable gold answer.
         """
-        if self._scored is None:
+        if exact_match("", self.question.answers) is None:
             return None
         return float(self.success) - self.environment.settings.invalid_penalty * self._invalid
 
@@ -108,9 +107,9 @@ class DeepResearchEpisode:
         action, argument = parse_action(message, self.environment.actions)
         self._turns += 1
         if action == "answer":
-            self._scored = exact_match(argument, self.question.answers)
-            self.success = bool(self._scored)
-            return Step(action, "", stop_reason="answer", correct=self._scored)
+            correct = exact_match(argument, self.question.answers)
+            self.success = bool(correct)
+            return Step(action, "", stop_reason="answer", correct=correct)
         if action == "invalid":
             self._invalid += 1
             if settings.invalid_ends:
@@ -148,13 +147,13 @@ class DeepResearchEpisode:
 
     def _read(self, query: str) -> str:
         settings = self.environment.settings
-        candidates = [
-            paragraph
+        candidates = {
+            paragraph.digest: paragraph
             for document in self._stash.values()
             for paragraph in _paragraphs(document.text, settings.minimum_paragraph)
             if paragraph.digest not in self._returned
-        ]
-        best = rank_by_overlap(candidates, query)[: settings.sections]
+        }
+        best = rank_by_overlap(list(candidates.values()), query)[: settings.sections]
         self._returned.update(paragraph.digest for paragraph in best)
         shown = [paragraph.text[: settings.section_characters] for paragraph in best]
         self.sections += shown

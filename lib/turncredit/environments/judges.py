@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from turncredit.answers import normalise_answer
+from turncredit.answers import exact_match
 from turncredit.params import require_shares
 from turncredit.seeding import python_stream
 from turncredit.worlds.base import Question
@@ -47,5 +47,4 @@ class RuleJudge:
             return "UNCERTAIN"
         if not read and python_stream(0, "judge", question.id).random() >= self.knowledge:
             return "UNCERTAIN"
-        known = {normalise_answer(gold) for gold in question.answers}
-        return "CORRECT" if normalise_answer(answer) in known else "WRONG"
+        return "CORRECT" if exact_match(answer, question.answers) else "WRONG"

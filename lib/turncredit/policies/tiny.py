@@ -112,8 +112,9 @@ class TinyPolicy(nn.Module):
     def __init__(self, settings: TinySettings, vocabulary_size: int, seed: int) -> None:
         super().__init__()
         self.settings = settings
-        self.embedding = nn.Embedding(vocabulary_size, settings.width)
-        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
+        with torch.random.fork_rng(devices=[]):  # layers draw from torch's global stream
+            self.embedding = nn.Embedding(vocabulary_size, settings.width)
+            self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
         self.final_norm = nn.LayerNorm(settings.width)
         angles = torch.outer(torch.arange(settings.max_tokens), _frequencies(settings))
         self.register_buffer(

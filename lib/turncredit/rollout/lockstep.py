@@ -78,13 +78,16 @@ def roll_out(
     Sampling draws from the full vocabulary at `temperature`; log-probs and entropies, in nats, are
     those of the distribution sampled from.  All randomness is a function of (seed, step, row).
     """
+    if not temperature > 0:
+        raise ValueError(f"temperature = {temperature} must be above 0")
     limit = policy.settings.max_tokens
     rows = [
         _start(vocabulary, environment, question, seed, step, index, limit)
         for index, question in enumerate(questions)
     ]
     closing = frozenset(vocabulary.id(f"</{name}>") for name in environment.actions)
-    uniforms = torch.rand(limit, len(rows), generator=torch_stream(seed, "sampling", step))
+    # One line a row: more rows at the end leave the numbers of the first ones alone.
+    uniforms = torch.rand(len(rows), limit, generator=torch_stream(seed, "sampling", step))
     cache = Cache(policy.settings, len(rows))
     record: list[Tensor] = []
     recorded = 0
@@ -95,7 +98,7 @@ def roll_out(
         if speaking:
             speakers = [alive[slot] for slot in speaking]
             logits = policy.logits(hidden[speaking]) / temperature
-            ids, statistics = sample(logits, uniforms[position, [row.index for row in speakers]])
+            ids, statistics = sample(logits, uniforms[[row.index for row in speakers], position])
             record.append(statistics)
             for mark, (row, token) in enumerate(zip(speakers, ids.tolist(), strict=True), recorded):
                 _say(row, token, mark)
