@@ -62,7 +62,7 @@ ifeq ($(filter $(TIER),$(TIERS)),)
 $(error TIER=$(TIER) has no parameter files; there are: $(TIERS))
 endif
 
-.PHONY: help env test lint smoke reproduce figures verify lab bench clean lock writable
+.PHONY: help env test lint smoke reproduce figures verify data lab bench clean lock writable
 
 help: ## Show the targets
 	@echo "make TARGET [TIER=smoke|cpu|gpu|cluster]   (TIER is $(TIER))"
@@ -110,6 +110,9 @@ verify: $(STAMP) ## Redraw the figures and check that no byte changes
 	$(MAKE) --no-print-directory figures; \
 	sha256sum --quiet --check $$before || { echo "make: figures differ from the saved ones" >&2; exit 1; }; \
 	echo "verify: $$(wc -l < $$before) files in $(FIGURE_FOLDER) are unchanged, byte for byte"
+
+data: $(STAMP) ## Write the Factbook documents and questions, with hashes, to data/factbook
+	@$(PY) -m turncredit.worlds.factbook data/factbook
 
 # ---- tools -------------------------------------------------------------------------------------
 

@@ -177,7 +177,7 @@ def _train(job: Job, task: Task, directory: RunDirectory, code: str, report: Rep
         "resumed_at": start,
         "stop_reason": "finished",
     }
-    directory.finish(identity(job, code) | facts, steps=settings.steps)
+    directory.finish(identity(job, code) | facts)
 
 
 def _refuse_non_finite(log: StepLog, label: str) -> None:
@@ -221,7 +221,7 @@ def _resume(
         step = load_checkpoint(directory.checkpoint, policy, optimiser)
         directory.rewind(step)
         return step
-    directory.clear()
+    directory.start()
     write_json(begun, hashes)
     return 0
 

@@ -39,7 +39,7 @@ class _StrictLoader(yaml.SafeLoader):
         seen: set[str] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
+            if isinstance(key, (list, dict)):
                 raise ValueError(f"line {key_node.start_mark.line + 1}: key {key!r} is not a text")
             if key in seen:
                 raise ValueError(f"line {key_node.start_mark.line + 1}: key {key!r} is given twice")
@@ -115,6 +115,8 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         return tuple(convert(item, arguments[0], f"{where}[{i}]") for i, item in enumerate(items))
     if origin is dict:
         items = _expect(value, dict, where, "a mapping")
+        for key in items:
+            _expect(key, str, f"{where}: key", "a text")
         return {
             str(key): convert(item, arguments[1], f"{where}.{key}") for key, item in items.items()
         }

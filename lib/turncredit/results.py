@@ -101,8 +101,9 @@ class RunDirectory:
                 kept = [line for n, line in enumerate(lines) if n == 0 or _before(line, limit)]
                 write_text(target, "".join(kept))
 
-    def clear(self) -> None:
+    def start(self) -> None:
         """Remove what an older version of the run left, first what would make it look valid."""
+        self.path.mkdir(parents=True, exist_ok=True)
         names = ("begun.json", "manifest.json", "checkpoint.safetensors", *TABLES, *PACKED)
         for name in names:
             (self.path / name).unlink(missing_ok=True)
@@ -137,14 +138,14 @@ class RunDirectory:
             advice = "delete it to rerun"
             raise ValueError(f"{self.manifest}: no JSON mapping ({error}); {advice}") from error
 
-    def finish(self, facts: Mapping[str, Any], *, steps: int) -> None:
+    def finish(self, facts: Mapping[str, Any]) -> None:
         """Compress the turn table and write the manifest with every file's hash.
 
-        Raises ValueError if metrics.csv does not hold exactly `steps` steps.
+        Raises ValueError if metrics.csv does not have a row for each of the `steps` in `facts`.
         """
         rows = (self.path / "metrics.csv").read_text(encoding="utf-8").count("\n") - 1
-        if rows != steps:
-            raise ValueError(f"{self.path / 'metrics.csv'} has {rows} rows for {steps} steps")
+        if rows != facts.get("steps", rows):
+            raise ValueError(f"{self.path / 'metrics.csv'}: {rows} rows, {facts['steps']} steps")
         turns = self.path / "turns.csv"
         with atomic_path(self.path / "turns.csv.gz") as temporary:
             temporary.write_bytes(gzip.compress(turns.read_bytes(), mtime=0))

@@ -105,4 +105,5 @@ def turn_table(
         for index, turn in enumerate(trajectory.turns)
     ]
     extra = {name: list(values)[: len(rows)] for name, values in (columns or {}).items()}
-    return pd.DataFrame(rows).assign(**extra).set_index("turn")
+    names = ["turn", "action", "message", "observation", "mean entropy"]
+    return pd.DataFrame(rows, columns=names).assign(**extra).set_index("turn")

@@ -132,7 +132,7 @@ def test_a_failure_is_non_zero_leaves_no_target_and_only_the_missing_reruns(chec
     [
         (f"params/cpu/{CORE[2]}.yaml", [CORE[2], FIGURES]),
         (f"notebooks/{CORE[0]}.ipynb", [CORE[0], FIGURES]),
-        (f"params/cpu/{FIGURES}.yaml", [FIGURES]),
+        (f"params/cpu/{FIGURES}.yaml", [CORE[1], CORE[2], FIGURES]),
         ("params/cpu/tasks/synthetic.yaml", [*CORE, FIGURES]),
         ("lib/turncredit/__init__.py", [*CORE, FIGURES]),
         (f"params/smoke/{CORE[2]}.yaml", []),

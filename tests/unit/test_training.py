@@ -25,7 +25,6 @@ from turncredit.training import (
     new_optimiser,
     train,
     turn_rows,
-    weights_of,
 )
 
 WORDS = vocabulary()
@@ -92,16 +91,14 @@ def test_training_repeats_depends_on_the_seed_and_touches_no_global_stream():
 
 def test_questions_differ_between_steps_and_form_groups_of_the_asked_size(monkeypatch):
     batches = []
-    credit = training.token_advantages
+    rescore = training.rescore
     monkeypatch.setattr(
-        training,
-        "token_advantages",
-        lambda batch, *rest: batches.append(batch) or credit(batch, *rest),
+        training, "rescore", lambda model, batch: batches.append(batch) or rescore(model, batch)
     )
     logs, *_ = run()
     asked = [[t.question_id for t in log.trajectories] for log in logs]
     assert len({q for ids in asked for q in ids}) == TRAINING.steps * TRAINING.questions_per_step
-    for log, batch in zip(logs, batches[::2], strict=True):
+    for log, batch in zip(logs, batches, strict=True):
         members: dict[int, list[str]] = {}
         for group, trajectory in zip(batch.group_ids.tolist(), log.trajectories, strict=True):
             members.setdefault(group, []).append(trajectory.question_id)
@@ -187,19 +184,11 @@ def test_turn_rows_by_hand():
     assert (second["answered"], second["answered_correct"]) == (1, 1)
 
 
-def test_the_weights_are_read_back_from_base_and_weighted_advantages():
-    batch = from_trajectories(hand_made(), group_ids=[0, 0])
-    weights = torch.tensor([[1.0, 0.25], [0.0, 7.0]])
-    base = batch.gather_turns(torch.tensor([[0.5, 0.5], [-0.5, 0.0]]))
-    expected = torch.tensor([[1.0, 0.25], [0.0, 1.0]], dtype=torch.float64)
-    assert torch.equal(weights_of(batch, base, base * batch.gather_turns(weights)), expected)
-
-
 def test_missing_rewards_are_counted_and_left_out_of_the_mean():
     trajectories = [*hand_made(), replace(hand_made()[0], reward=None)]
     batch = from_trajectories(trajectories, group_ids=[0, 0, 0])
     metrics = training.step_metrics(
-        trajectories, batch, torch.zeros(batch.token_ids.shape), torch.zeros(batch.token_ids.shape)
+        trajectories, batch, torch.zeros(batch.token_ids.shape), torch.ones(3, batch.num_turns)
     )
     assert (metrics["reward"], metrics["missing_rewards"]) == (0.5, 1)
     assert (metrics["success"], metrics["tokens"]) == (pytest.approx(2 / 3), 7)

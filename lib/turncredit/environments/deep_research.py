@@ -19,6 +19,7 @@ from turncredit.params import require_positive
 from turncredit.worlds.base import Document, Question, World
 
 _BLANK_LINE = re.compile(r"\n\s*\n")
+_HALF_WORD = re.compile(r"[^\W_]+\Z")
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class DeepResearchEpisode:
         self.prompt = f"<question> {question.text} </question>"
         self.success = False
         self.sections: list[str] = []
-        """Sections returned by read_chunk so far: the gathered context that the judge may see."""
+        """Paragraphs returned by read_chunk so far: the gathered context that the judge may see."""
         self._stash: dict[str, Document] = {}
         self._returned: set[str] = set()
         self._turns = 0
@@ -143,7 +144,7 @@ class DeepResearchEpisode:
         lines = [
             settings.header.format(number=n, title=d.title) for n, d in enumerate(found, start=1)
         ]
-        return "\n".join(lines)[: settings.summary_characters] or "no results"
+        return cut("\n".join(lines), settings.summary_characters) or "no results"
 
     def _read(self, query: str) -> str:
         settings = self.environment.settings
@@ -155,8 +156,8 @@ class DeepResearchEpisode:
         }
         best = rank_by_overlap(list(candidates.values()), query)[: settings.sections]
         self._returned.update(paragraph.digest for paragraph in best)
-        shown = [paragraph.text[: settings.section_characters] for paragraph in best]
-        self.sections += shown
+        self.sections += [paragraph.text for paragraph in best]
+        shown = [cut(paragraph.text, settings.section_characters) for paragraph in best]
         return "\n".join(shown) or "none"
 
 
@@ -167,6 +168,17 @@ class Paragraph:
     text: str
     words: frozenset[str]
     digest: str
+
+
+def cut(text: str, limit: int) -> str:
+    """At most `limit` characters of a text, without the half of a word.
+
+    >>> cut("seat: The Hague", 13), cut("seat: The Hague", 99)
+    ('seat: The ', 'seat: The Hague')
+    """
+    if len(text) <= limit or not (text[limit - 1].isalnum() and text[limit].isalnum()):
+        return text[:limit]
+    return _HALF_WORD.sub("", text[:limit])
 
 
 def rank_by_overlap(paragraphs: Sequence[Paragraph], query: str) -> list[Paragraph]:

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from turncredit.checkpoints import read_tensors, require_shapes, write_tensors
 from turncredit.params import require_positive
 from turncredit.seeding import torch_stream
-from turncredit.storage import atomic_path
 
 _CHUNK_ROWS = 16
 
@@ -187,19 +185,16 @@ def _frequencies(settings: TinySettings) -> Tensor:
 
 
 def save_policy(policy: TinyPolicy, path: Path) -> None:
-    """Write the weights as safetensors, atomically."""
-    try:
-        with atomic_path(path) as temporary:
-            save_file(policy.state_dict(), temporary)
-    except SafetensorError as error:
-        raise OSError(f"cannot write {path}: {error}") from error
+    """Write the weights, atomically and with a checksum."""
+    write_tensors(path, policy.state_dict())
 
 
 def load_policy(policy: TinyPolicy, path: Path) -> None:
     """Read weights into `policy`; ValueError naming a file that is broken or of another shape."""
     try:
-        policy.load_state_dict(load_file(path))
-    except (SafetensorError, RuntimeError) as error:
-        raise ValueError(
-            f"{path}: not a checkpoint of this policy ({error}); delete it to make a new one"
-        ) from error
+        weights = read_tensors(path)
+        require_shapes(policy, weights)
+    except ValueError as error:
+        advice = "delete it to make a new one"
+        raise ValueError(f"{path}: not weights of this policy ({error}); {advice}") from error
+    policy.load_state_dict(weights)
