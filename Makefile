@@ -46,7 +46,8 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 
 # ---- experiments: one word per notebook --------------------------------------------------------
 
-CORE := 00_first_trajectory 10_grpo_baseline 11_suffix_masking
+# In the order they run one by one: the experiments train warm starts on all cores, 00 finds its own.
+CORE := 10_grpo_baseline 11_suffix_masking 00_first_trajectory
 FIGURES := 90_figures
 
 RESULTS = results/$(TIER)
