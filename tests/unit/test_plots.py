@@ -71,7 +71,8 @@ def write_run(
     results.write_table(folder / ("turns.csv.gz" if finished else "turns.csv"), turns)
     if finished:
         compress(folder / "turns.csv.gz")
-        (folder / "manifest.json").write_text(json.dumps({"seed": seed, "steps": steps}))
+        manifest = {"seed": seed, "steps": steps, "code_hash": "c", "params": {"method": arm}}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
     shared = {"turns": 4.0, "search_first": 0.25, "grounded": 0.75, "questions": 8}
     evaluations = [(0, "all", 0.0), (steps, "all", exact), (steps, "2", 0.0)]
     results.write_table(

@@ -9,7 +9,14 @@ import pandas as pd
 import pytest
 
 from turncredit import paths, results
-from turncredit.results import RunDirectory, code_hash, read_manifests, read_table, write_table
+from turncredit.results import (
+    RunDirectory,
+    check_comparable,
+    code_hash,
+    read_manifests,
+    read_table,
+    write_table,
+)
 
 IDENTITY = {"params_hash": "p", "code_hash": "c"}
 
@@ -246,3 +253,26 @@ def test_a_new_or_renamed_module_changes_the_hash(package):
     assert after != before
     (package / "extra.py").rename(package / "other.py")
     assert code_hash() not in (before, after)
+
+
+def manifest_of(root, arm, *, code="c", task="same"):
+    path = root / "tiny" / arm / "seed_0" / "manifest.json"
+    path.parent.mkdir(parents=True)
+    params = {"task": task, "method": arm}
+    path.write_text(json.dumps({"code_hash": code, "params": params}))
+
+
+def test_runs_that_differ_in_method_alone_may_be_compared(tmp_path):
+    manifest_of(tmp_path / "a", "x")
+    manifest_of(tmp_path / "b", "y")
+    check_comparable([tmp_path / "a", tmp_path / "b"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"), [({"code": "d"}, "code"), ({"task": "other"}, "task parameters")]
+)
+def test_runs_of_other_code_or_another_task_are_refused_by_name(tmp_path, changes, what):
+    manifest_of(tmp_path / "a", "x")
+    manifest_of(tmp_path / "b", "y", **changes)
+    with pytest.raises(ValueError, match=f"y/seed_0/manifest.json and .* different {what}"):
+        check_comparable([tmp_path / "a", tmp_path / "b"])
