@@ -108,6 +108,23 @@ def test_the_last_code_cell_holds_the_closing_checks(notebook):
 
 
 @each_notebook
+def test_a_figure_at_the_end_of_a_cell_is_shown_as_a_picture(notebook):
+    """Without the inline backend a figure is displayed as the text `<Figure size ...>`."""
+    drawn = [
+        number
+        for number, _, tree in parsed(notebook)
+        if tree.body
+        and isinstance(tree.body[-1], ast.Expr)
+        and isinstance(tree.body[-1].value, ast.Call)
+        and ast.unparse(tree.body[-1].value.func).startswith("plots.")
+    ]
+    inline = any(
+        "%matplotlib inline" in cell.source for cell in runner.read_notebook(notebook).cells
+    )
+    assert inline or not drawn, f"cells {drawn} show figures; add %matplotlib inline to the imports"
+
+
+@each_notebook
 def test_cells_are_short(notebook):
     for number, source, _ in parsed(notebook):
         lines = source.rstrip().count("\n") + 1
