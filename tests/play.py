@@ -3,8 +3,8 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -12,9 +12,8 @@ from turncredit.answers import words
 from turncredit.demonstrations import DemonstrationSettings
 from turncredit.environments import DeepResearch, DeepResearchSettings, Step
 from turncredit.environments.judges import RuleJudge
-from turncredit.policies.tiny import Cache, TinyPolicy, TinySettings
+from turncredit.policies.tiny import Decoder, TinyPolicy, TinySettings
 from turncredit.policies.vocabulary import Vocabulary, tag_vocabulary
-from turncredit.rollout import lockstep
 from turncredit.training import Method, TrainingSettings
 from turncredit.worlds.base import Document, Hop, Question
 from turncredit.worlds.synthetic import SyntheticWorld
@@ -139,17 +138,15 @@ def policy(seed: int = 0, settings: TinySettings = TINY) -> TinyPolicy:
     return TinyPolicy(settings, len(vocabulary()), seed)
 
 
-class RecordingCache(Cache):
-    """A cache that knows which row sits in which slot and keeps what each row was fed."""
+class Recording:
+    """Which row sits in which slot of a decoder, and what each row was fed."""
 
-    def __init__(self, settings: TinySettings, rows: int) -> None:
-        super().__init__(settings, rows)
+    def __init__(self, rows: int) -> None:
         self.rows = list(range(rows))
         self.fed: list[list[int]] = [[] for _ in self.rows]
         self.compactions = 0
 
     def keep(self, rows: Tensor) -> None:
-        super().keep(rows)
         self.rows = [self.rows[slot] for slot in rows.tolist()]
         self.compactions += 1
 
@@ -158,12 +155,41 @@ class RecordingCache(Cache):
             self.fed[row].append(token)
 
 
-class SpiedPolicy(TinyPolicy):
-    """Reports every token it is fed to its recording cache."""
+class SpiedDecoder(Decoder):
+    """A decoder that records."""
 
-    def decode(self, token_ids: Tensor, cache: RecordingCache) -> Tensor:
-        cache.feed(token_ids)
-        return super().decode(token_ids, cache)
+    def __init__(self, model: TinyPolicy, rows: int) -> None:
+        super().__init__(model, rows)
+        self.recording = Recording(rows)
+
+    def step(self, token_ids: Tensor) -> Tensor:
+        self.recording.feed(token_ids)
+        return super().step(token_ids)
+
+    def keep(self, rows: Tensor) -> None:
+        self.recording.keep(rows)
+        super().keep(rows)
+
+
+class SpiedPolicy(TinyPolicy):
+    """Keeps what its decoders recorded."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.recordings: list[Recording] = []
+
+    def decoder(self, rows: int) -> SpiedDecoder:
+        made = SpiedDecoder(self, rows)
+        self.recordings.append(made.recording)
+        return made
+
+
+class ScriptedDecoder(Recording):
+    """Its hidden states are the numbers of the rows."""
+
+    def step(self, token_ids: Tensor) -> Tensor:
+        self.feed(token_ids)
+        return torch.tensor(self.rows)
 
 
 class ScriptedPolicy:
@@ -177,28 +203,14 @@ class ScriptedPolicy:
         self.closing = words_known.id("</answer>")
         self.left = [list(words_known.encode(script)) for script in scripts]
 
-    def decode(self, token_ids: Tensor, cache: RecordingCache) -> Tensor:
-        cache.feed(token_ids)
-        cache.length += 1
-        return torch.tensor(cache.rows)
+    def decoder(self, rows: int) -> ScriptedDecoder:
+        return ScriptedDecoder(rows)
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits = torch.full((len(hidden), self.size), -1e9)
         for slot, row in enumerate(hidden.tolist()):
             logits[slot, self.left[row].pop(0) if self.left[row] else self.closing] = 0.0
         return logits
-
-
-def record_caches(monkeypatch: pytest.MonkeyPatch) -> list[RecordingCache]:
-    """The caches that rollouts make from now on."""
-    made: list[RecordingCache] = []
-
-    def make(settings: TinySettings, rows: int) -> RecordingCache:
-        made.append(RecordingCache(settings, rows))
-        return made[-1]
-
-    monkeypatch.setattr(lockstep, "Cache", make)
-    return made
 
 
 def global_streams() -> tuple:

@@ -16,7 +16,6 @@ from play import (
     global_streams,
     policy,
     questions,
-    record_caches,
     synthetic_environment,
     vocabulary,
 )
@@ -40,13 +39,12 @@ def rolled(model, environment, asked, **options):
 
 @pytest.mark.parametrize("end", [0.05, 0.3, 0.7])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_trajectory_is_exactly_what_the_policy_was_fed(monkeypatch, end, seed):
-    made = record_caches(monkeypatch)
+def test_a_trajectory_is_exactly_what_the_policy_was_fed(end, seed):
     spied = SpiedPolicy(TINY, len(WORDS), seed)
     trajectories = rolled(spied, coin_environment(end), questions(24), seed=seed)
-    (cache,) = made
-    assert cache.compactions > 0 or end < 0.1
-    for trajectory, fed in zip(trajectories, cache.fed, strict=True):
+    (recording,) = spied.recordings
+    assert recording.compactions > 0 or end < 0.1
+    for trajectory, fed in zip(trajectories, recording.fed, strict=True):
         ids = list(trajectory.token_ids)
         assert len(fed) >= len(ids) - 1, "all but the last sampled token were read"
         assert fed[: len(ids)] == ids[: len(fed)]
@@ -108,8 +106,7 @@ def test_a_turn_ends_with_the_closing_tag_it_sampled_or_at_its_cap():
         assert not CLOSING & set(turn.sampled_ids[:-1])
 
 
-def test_a_script_is_played_word_for_word(monkeypatch):
-    record_caches(monkeypatch)
+def test_a_script_is_played_word_for_word():
     asked = questions(2)
     title, wrong = asked[0].hops[0].title, "western"
     scripts = [
@@ -125,9 +122,8 @@ def test_a_script_is_played_word_for_word(monkeypatch):
     assert (played[1].reward, played[1].success) == (0.0, False)
 
 
-def test_an_answer_that_the_tool_wrote_earns_nothing(monkeypatch):
+def test_an_answer_that_the_tool_wrote_earns_nothing():
     """Complaint D5, through the engine: the context holds the gold answer in answer tags."""
-    record_caches(monkeypatch)
     asked = questions(1)
     gold = asked[0].answers[0]
     environment = synthetic_environment(header=f"<answer> {gold} </answer> {{title}}")
@@ -151,8 +147,7 @@ def reading(asked, max_tokens: int):
     return ScriptedPolicy([script], WORDS, max_tokens)
 
 
-def test_evidence_that_no_longer_fitted_was_never_read(monkeypatch):
-    record_caches(monkeypatch)
+def test_evidence_that_no_longer_fitted_was_never_read():
     environment = replace(synthetic_environment(), world=_sure_world())
     asked = _solvable(environment.world)
     seen = set()
@@ -181,8 +176,7 @@ def _solvable(world):
     return world.train_questions(1, random.Random(4))[0]
 
 
-def test_a_turn_that_the_row_cut_short_was_not_malformed(monkeypatch):
-    record_caches(monkeypatch)
+def test_a_turn_that_the_row_cut_short_was_not_malformed():
     environment = replace(synthetic_environment(), world=_sure_world())
     asked = _solvable(environment.world)
     prompt = len(WORDS.encode(f"<question> {asked.text} </question>"))
@@ -299,8 +293,7 @@ def test_an_evaluation_is_one_sampled_trajectory_per_question_and_repeats():
     assert first == run(policy()) != run(policy(1))
 
 
-def test_evaluation_rows_by_hand(monkeypatch):
-    record_caches(monkeypatch)
+def test_evaluation_rows_by_hand():
     asked = questions(4)
     asked = [replace(q, hops=q.hops[-1:]) if n == 3 else q for n, q in enumerate(asked)]
     scripts = [

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from play import ACTIONS, SMALL, TINY, global_streams, policy, vocabulary
 
 from turncredit.batching import from_trajectories
-from turncredit.policies.tiny import Cache, TinyPolicy, TinySettings, load_policy, save_policy
+from turncredit.policies.tiny import TinyPolicy, TinySettings, load_policy, save_policy
 from turncredit.policies.vocabulary import PAD, Vocabulary, tag_vocabulary
 from turncredit.rollout.lockstep import sample
 from turncredit.warm_start import imitation_loss
@@ -143,13 +143,13 @@ def test_decoding_in_lockstep_gives_the_hidden_states_of_one_pass_also_after_dro
     token_ids, _, _ = ragged(5, TINY.max_tokens)
     model = policy()
     whole = model.hidden(token_ids)
-    cache = Cache(TINY, 5)
+    decoder = model.decoder(5)
     rows = torch.arange(5)
     for position in range(TINY.max_tokens):
         if position == 20:
             rows = torch.tensor([3, 0])
-            cache.keep(rows)
-        hidden = model.decode(token_ids[rows, position], cache)
+            decoder.keep(rows)
+        hidden = decoder.step(token_ids[rows, position])
         assert (hidden - whole[rows, position]).abs().max() < 1e-5
 
 

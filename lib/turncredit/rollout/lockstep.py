@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from turncredit.environments.protocol import Environment, Episode
-from turncredit.policies.tiny import Cache, TinyPolicy
+from turncredit.policies.tiny import Decoder, TinyPolicy
 from turncredit.policies.vocabulary import Vocabulary
 from turncredit.records import Trajectory, Turn
 from turncredit.seeding import python_stream, torch_stream
@@ -88,12 +88,12 @@ def roll_out(
     closing = frozenset(vocabulary.id(f"</{name}>") for name in environment.actions)
     # One line a row: more rows at the end leave the numbers of the first ones alone.
     uniforms = torch.rand(len(rows), limit, generator=torch_stream(seed, "sampling", step))
-    cache = Cache(policy.settings, len(rows))
+    decoder = policy.decoder(len(rows))
     record: list[Tensor] = []
     recorded = 0
     alive = rows
     for position in range(limit - 1):
-        hidden = policy.decode(torch.tensor([row.next_id for row in alive]), cache)
+        hidden = decoder.step(torch.tensor([row.next_id for row in alive]))
         speaking = [slot for slot, row in enumerate(alive) if row.must_speak()]
         if speaking:
             speakers = [alive[slot] for slot in speaking]
@@ -105,7 +105,7 @@ def roll_out(
                 if token in closing or len(row.turns[-1].sampled_ids) >= max_turn_tokens:
                     _close_turn(row, vocabulary)
             recorded += len(speakers)
-        alive = _still_alive(alive, cache)
+        alive = _still_alive(alive, decoder)
         if not alive:
             break
     logprobs, entropies = torch.cat(record, dim=1).tolist()
@@ -151,12 +151,12 @@ def _say(row: _Row, token: int, mark: int) -> None:
     row.next_id = token
 
 
-def _still_alive(alive: list[_Row], cache: Cache) -> list[_Row]:
+def _still_alive(alive: list[_Row], decoder: Decoder) -> list[_Row]:
     """The rows to go on with: those that are over leave once they are many, or all."""
     slots = [slot for slot, row in enumerate(alive) if row.stop_reason is None]
     if slots and len(slots) >= _COMPACT_BELOW * len(alive):
         return alive
-    cache.keep(torch.tensor(slots, dtype=torch.int64))
+    decoder.keep(torch.tensor(slots, dtype=torch.int64))
     return [alive[slot] for slot in slots]
 
 
