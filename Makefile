@@ -44,6 +44,12 @@ export JUPYTER_PREFER_ENV_PATH := 1
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_DISABLE_TELEMETRY := 1
 
+# verl and TRL, to compare with, live in an environment of their own: their pins are not ours.
+VERL_VENV := .venv-verl
+VERL_PY = $(abspath $(VERL_VENV))/bin/python
+VERL_LOCK := requirements/verl-lock.txt
+VERL_STAMP := $(VERL_VENV)/.complete-$(shell { cat $(VERL_LOCK); pwd; } | sha256sum | cut -c1-12)
+
 # ---- experiments: one word per notebook --------------------------------------------------------
 
 # In the order they run one by one: the experiments train warm starts on all cores, 00 finds its own.
@@ -63,13 +69,15 @@ ifeq ($(filter $(TIER),$(TIERS)),)
 $(error TIER=$(TIER) has no parameter files; there are: $(TIERS))
 endif
 
-.PHONY: help env test lint smoke reproduce figures verify data lab bench clean lock writable
+.PHONY: help env env-verl test test-verl lint smoke reproduce figures verify data lab bench clean lock writable
 
 help: ## Show the targets
 	@echo "make TARGET [TIER=smoke|cpu|gpu|cluster]   (TIER is $(TIER))"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
 
 env: $(STAMP) ## Make .venv from requirements/cpu-lock.txt
+
+env-verl: $(VERL_STAMP) ## Make .venv-verl (verl, TRL) from requirements/verl-lock.txt, 2 GB
 
 reproduce: $(CORE:%=$(DONE)/%.ipynb) $(FIGURES:%=$(DONE)/%.ipynb) ## Run the core experiments, then draw every figure
 	@echo "reproduce: tier $(TIER) is complete; results in $(RESULTS), figures in $(FIGURE_FOLDER)"
@@ -97,6 +105,10 @@ writable:
 
 test: $(STAMP) ## Run the tests and the doctests
 	@$(PY) -m pytest $(TEST_ARGS)
+
+test-verl: $(VERL_STAMP) ## Compare the estimators with verl's and TRL's own functions
+	@$(VERL_PY) -c 'import verl.trainer.ppo.core_algos, trl'  # absent, they would only be skipped
+	@$(VERL_PY) -m pytest -q tests/verl
 
 lint: $(STAMP) ## ruff, formatting, notebooks stored without outputs
 	@$(PY) -m ruff check .
@@ -155,3 +167,10 @@ $(STAMP): $(LOCKS)
 	@env -u PYTHONPATH $(PY) -c 'import torch, turncredit'
 	@touch $@
 endif
+
+$(VERL_STAMP): $(VERL_LOCK) $(STAMP)
+	@echo "make: building $(VERL_VENV) (a few minutes, once)"
+	@rm -rf $(VERL_VENV)
+	@env -u PYTHONPATH $(PYTHON) -m venv $(VERL_VENV)
+	@env -u PYTHONPATH $(VERL_PY) -m pip install -qq --no-compile --disable-pip-version-check -r $(VERL_LOCK)
+	@touch $@

@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from turncredit.experiment import code_hash
+from turncredit.code_version import code_hash
 from turncredit.tasks import open_task, warm_started_policy
 from turncredit.training import Method, Stopwatch, new_optimiser, train
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -85,6 +85,7 @@ class CoinEnvironment:
     Observations may be empty, so that two turns may follow each other without a token between.
     """
 
+    failures: ClassVar[dict[str, int]] = {}
     content: tuple[str, ...]
     end: float = 0.3
     actions: tuple[str, ...] = ACTIONS

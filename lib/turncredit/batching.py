@@ -7,12 +7,14 @@ A result therefore depends neither on where observations and padding lie nor on 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from turncredit.spans import TurnSpans
 
 if TYPE_CHECKING:  # credit code must be importable with torch alone
     from turncredit.records import Trajectory
@@ -27,6 +29,7 @@ LAYOUT = {
     "turn_rewards": ("BT", FLOATS), "anchor_ids": ("BT", IDS),
     "grounded": ("B", FLAGS), "oracle_turn": ("B", IDS),
 }  # fmt: skip
+REQUIRED = tuple(LAYOUT)[:8]
 LOGPROBS = ("old_logprobs", "rollout_logprobs", "ref_logprobs", "teacher_logprobs")
 ROUNDING = 1e-3
 """How far above 0 a log-probability, or below 0 an entropy, may lie through rounding."""
@@ -74,39 +77,38 @@ class TurnBatch:
     """[B] int64: first wrong turn by the world's oracle, -1 for none."""
 
     def __post_init__(self) -> None:
-        if self.token_ids.dim() != 2:
-            shape = tuple(self.token_ids.shape)
-            raise ValueError(f"TurnBatch.token_ids: shape {shape}, not [B, L]")
-        sizes = dict(zip("BL", self.token_ids.shape, strict=True))
+        sizes: dict[str, int] = {}
         for name, value in self._given().items():
             axes, kind = LAYOUT[name]
+            if not isinstance(value, Tensor):
+                raise TypeError(f"TurnBatch.{name}: {type(value).__name__}, not a tensor")
             _check_shape(name, value, axes, sizes)
             _check_kind(name, value, kind, self.token_ids.device)
 
     @classmethod
-    def checked(cls, **tensors: Any) -> "TurnBatch":
+    def checked(cls, *, group_size: int | None = None, **tensors: Any) -> "TurnBatch":
         """A batch whose values have been validated; raises what `validate` raises."""
         batch = cls(**tensors)
-        batch.validate()
+        batch.validate(group_size=group_size)
         return batch
 
-    @cached_property
+    @property
     def num_turns(self) -> int:
         """T: the width of the [B, T] fields if there is one, otherwise the largest turn id + 1."""
-        for value in (self.turn_rewards, self.anchor_ids):
-            if value is not None:
-                return value.shape[1]
-        return int(self.turn_ids.max()) + 1 if self.turn_ids.numel() else 0
+        by_turn = self.turn_rewards if self.turn_rewards is not None else self.anchor_ids
+        return self.spans.turn_shape[1] if by_turn is None else by_turn.shape[1]
 
-    @property
-    def _turn_shape(self) -> tuple[int, int]:
-        return len(self.rewards), self.num_turns
+    @cached_property
+    def spans(self) -> TurnSpans:
+        """Where the turns lie in the rows."""
+        by_turn = self.turn_rewards if self.turn_rewards is not None else self.anchor_ids
+        width = None if by_turn is None else by_turn.shape[1]
+        return TurnSpans(self.response_mask, self.turn_ids, width)
 
     @cached_property
     def turn_slots(self) -> Tensor:
         """[N] int64: row * T + turn of each sampled token, row by row in token order."""
-        rows = torch.arange(len(self.rewards), device=self.turn_ids.device)[:, None]
-        return (rows * self.num_turns + self.turn_ids)[self.response_mask]
+        return self.spans.token_slots()
 
     def turn_lengths(self) -> Tensor:
         """[B, T] int64: sampled tokens of each turn; 0 for an empty turn.
@@ -115,14 +117,11 @@ class TurnBatch:
         tensor([[2, 1],
                 [1, 0]])
         """
-        slots = math.prod(self._turn_shape)
-        return torch.bincount(self.turn_slots, minlength=slots).view(self._turn_shape)
+        return self.spans.turn_lengths
 
     def turn_sums(self, values: Tensor) -> Tensor:
         """[B, L] to [B, T], float64: sum over the sampled tokens of each turn; 0 when empty."""
-        sampled = values.masked_select(self.response_mask).double()
-        sums = sampled.new_zeros(math.prod(self._turn_shape))
-        return sums.index_add(0, self.turn_slots, sampled).view(self._turn_shape)
+        return self.spans.sums(values)
 
     def gather_turns(self, values: Tensor) -> Tensor:
         """[B, T] to [B, L]: each sampled token gets its turn's value; 0 outside the mask.
@@ -131,24 +130,23 @@ class TurnBatch:
         tensor([[1., 1., 0., 2.],
                 [3., 0., 0., 0.]])
         """
-        if values.shape != self._turn_shape:
-            shapes = f"{tuple(values.shape)}, not {self._turn_shape}"
-            raise ValueError(f"gather_turns: values have shape {shapes}")
-        flat = values.new_zeros(self.response_mask.shape)
-        return flat.masked_scatter(self.response_mask, values.flatten()[self.turn_slots])
+        return self.spans.spread(values)
 
     def select(self, rows: Tensor | Sequence[int] | slice) -> "TurnBatch":
         """The batch of the given rows (indices, a bool mask [B] or a slice); L stays as it is."""
         if not isinstance(rows, (Tensor, slice)):
-            rows = torch.tensor(list(rows), dtype=torch.int64)
+            rows = torch.tensor(list(rows)) if len(rows) else torch.empty(0, dtype=torch.int64)
         return TurnBatch(**{name: value[rows] for name, value in self._given().items()})
 
     def replace(self, **tensors: Tensor | None) -> "TurnBatch":
         """A copy with some fields replaced, e.g. recomputed `old_logprobs` and `entropies`."""
         return replace(self, **tensors)
 
-    def validate(self) -> None:
-        """Raise ValueError naming the field and first row whose values break the contract."""
+    def validate(self, *, group_size: int | None = None) -> None:
+        """Raise ValueError naming the field and first row whose values break the contract.
+
+        With a `group_size`, also a row of a group that is incomplete, or drawn twice, is refused.
+        """
         mask, turns = self.response_mask, self.turn_ids
         self._refuse("turn_ids", mask & (turns < 0), "has a sampled token without a turn")
         self._refuse("turn_ids", ~mask & (turns != -1), "has a turn outside response_mask")
@@ -157,6 +155,9 @@ class TurnBatch:
         self._refuse("turn_ids", turns >= self.num_turns, f"has a turn beyond T = {self.num_turns}")
         self._refuse("token_ids", self.token_ids < 0, "has a negative id")
         self._refuse("rewards", self.rewards.isinf(), "is infinite")
+        if group_size is not None:
+            _, group, sizes = self.group_ids.unique(return_inverse=True, return_counts=True)
+            self._refuse("group_ids", sizes[group] != group_size, f"is in no group of {group_size}")
         impossible = self.entropies.isinf() | (self.entropies < -ROUNDING)
         self._refuse("entropies", mask & impossible, "is infinite or negative at a sampled token")
         self._validate_optional()
@@ -170,21 +171,24 @@ class TurnBatch:
         if self.values is not None:
             wrong = self.response_mask & ~self.values.isfinite()
             self._refuse("values", wrong, "is not finite at a sampled token")
+        if self.turn_rewards is not None:
+            read = self.turn_lengths() > 0
+            self._refuse("turn_rewards", read & self.turn_rewards.isinf(), "is infinite")
         if self.oracle_turn is not None:
             outside = (self.oracle_turn < -1) | (self.oracle_turn >= max(self.num_turns, 1))
             self._refuse("oracle_turn", outside, f"is not in -1 .. {self.num_turns - 1}")
 
     def _refuse(self, name: str, bad: Tensor, complaint: str) -> None:
-        if not bad.any():
-            return
-        row, *token = bad.nonzero()[0].tolist()
-        place = f"row {row}, token {token[0]}" if token else f"row {row}"
-        value = getattr(self, name)[(row, *token)].item()
-        raise ValueError(f"TurnBatch.{name}: {place} {complaint} (value {value})")
+        if bad.any():
+            row, *column = bad.nonzero()[0].tolist()
+            axis = "turn" if LAYOUT[name][0] == "BT" else "token"
+            place = f"row {row}, {axis} {column[0]}" if column else f"row {row}"
+            value = getattr(self, name)[(row, *column)].item()
+            raise ValueError(f"TurnBatch.{name}: {place} {complaint} (value {value})")
 
     def _given(self) -> dict[str, Tensor]:
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in tensors.items() if value is not None}
+        tensors = {name: getattr(self, name) for name in LAYOUT}
+        return {n: value for n, value in tensors.items() if value is not None or n in REQUIRED}
 
 
 def row_sums(values: Tensor, mask: Tensor) -> Tensor:
@@ -278,8 +282,7 @@ def _check_shape(name: str, value: Tensor, axes: str, sizes: dict[str, int]) -> 
 
 def _check_kind(name: str, value: Tensor, kind: str, device: torch.device) -> None:
     exact = {IDS: torch.int64, FLAGS: torch.bool}
-    fits = value.is_floating_point() if kind == FLOATS else value.dtype == exact[kind]
-    if not fits:
+    if not (value.is_floating_point() if kind == FLOATS else value.dtype == exact[kind]):
         raise ValueError(f"TurnBatch.{name}: type {value.dtype}, not {kind}")
     if value.device != device:
         raise ValueError(f"TurnBatch.{name}: on {value.device}, token_ids on {device}")

@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from turncredit.answers import words
-from turncredit.environments.protocol import Environment
+from turncredit.environments.protocol import Environment, Step
 from turncredit.params import require_positive, require_shares
 from turncredit.policies.vocabulary import Vocabulary
 from turncredit.records import Trajectory, Turn
@@ -53,20 +53,18 @@ def demonstrate(
     prompt_ids = vocabulary.encode(episode.prompt)
     turns: list[Turn] = []
     length = len(prompt_ids)
-    script = research(question, names, settings, stream)
+    script = research(question, names, settings, stream, environment.actions)
     message = next(script)
     while True:
         grounded = episode.grounded
         result = episode.step(message)
-        sampled = vocabulary.encode(message)
-        observed = () if result.stop_reason else vocabulary.encode(result.observation)
-        length += len(sampled) + len(observed)
+        turn = _scripted_turn(vocabulary, message, result)
+        length += len(turn.sampled_ids) + len(turn.observation_ids)
         if length > max_tokens:  # the trajectory ends before this turn
             return Trajectory(
                 question.id, prompt_ids, tuple(turns), 0.0, False, "max_tokens", grounded
             )
-        zeros = (0.0,) * len(sampled)
-        turns.append(Turn(sampled, zeros, zeros, observed, result.action, result.correct))
+        turns.append(turn)
         if result.stop_reason:
             return Trajectory(
                 question.id,
@@ -80,20 +78,37 @@ def demonstrate(
         message = script.send(result.observation)
 
 
+def _scripted_turn(vocabulary: Vocabulary, message: str, result: Step) -> Turn:
+    sampled = vocabulary.encode(message)
+    observed = () if result.stop_reason else vocabulary.encode(result.observation)
+    zeros = (0.0,) * len(sampled)
+    return Turn(sampled, zeros, zeros, observed, result.action, result.correct)
+
+
 def research(
-    question: Question, names: Sequence[str], settings: DemonstrationSettings, stream: random.Random
+    question: Question,
+    names: Sequence[str],
+    settings: DemonstrationSettings,
+    stream: random.Random,
+    actions: Sequence[str],
 ) -> Script:
-    """Follow the hops one by one, then answer; ends with an answer whatever happens."""
+    """Follow the hops one by one, then answer; ends with an answer whatever happens.
+
+    Uses the tools among `actions`: without read_chunk it reads what a search shows, and without
+    external_verify it hands in a guess at once.
+    """
+    verifies = "external_verify" in actions
     if stream.random() < settings.guess_first:
-        verdict = yield f"<external_verify> {question.guess} </external_verify>"
-        if mentions(verdict, "correct"):
+        if verifies:
+            verdict = yield f"<external_verify> {question.guess} </external_verify>"
+        if not verifies or mentions(verdict, "correct"):
             yield f"<answer> {question.guess} </answer>"
     for number, hop in enumerate(question.hops):
-        found = yield from _follow(hop, names, settings, stream, first=number == 0)
+        found = yield from _follow(hop, names, settings, stream, actions, first=number == 0)
         if not found:
             yield f"<answer> {question.guess} </answer>"
     conclusion = question.hops[-1].value
-    if stream.random() < settings.verify:
+    if stream.random() < settings.verify and verifies:
         yield f"<external_verify> {conclusion} </external_verify>"
     yield f"<answer> {conclusion} </answer>"
 
@@ -103,6 +118,7 @@ def _follow(
     names: Sequence[str],
     settings: DemonstrationSettings,
     stream: random.Random,
+    actions: Sequence[str],
     *,
     first: bool,
 ) -> Generator[str, str, bool]:
@@ -111,19 +127,20 @@ def _follow(
         if (attempt > 0 or not first) and stream.random() < settings.quit:
             return False
         if stream.random() < settings.error:
-            yield _slip(hop, names, stream)
+            yield _slip(hop, names, stream, actions)
         seen = yield f"<search> {hop.title} </search>"
-        if not mentions(seen, hop.title):
-            continue
-        seen = yield f"<read_chunk> {hop.title} {hop.relation} </read_chunk>"
+        if mentions(seen, hop.title) and "read_chunk" in actions:
+            seen = yield f"<read_chunk> {hop.title} {hop.relation} </read_chunk>"
         if hop.paragraph and mentions(seen, hop.paragraph):
             return True
     return False
 
 
-def _slip(hop: Hop, names: Sequence[str], stream: random.Random) -> str:
+def _slip(hop: Hop, names: Sequence[str], stream: random.Random, actions: Sequence[str]) -> str:
     name = stream.choice(names)
-    slips = (f"<search> {name} </search>", f"<read_chunk> {name} {hop.relation} </read_chunk>")
+    slips = [f"<search> {name} </search>"]
+    if "read_chunk" in actions:
+        slips.append(f"<read_chunk> {name} {hop.relation} </read_chunk>")
     return stream.choice(slips)
 
 

@@ -15,6 +15,7 @@ from turncredit.rollout import roll_out
 from turncredit.signals import outcome_shares
 from turncredit.storage import sha256_json
 from turncredit.worlds.base import Question
+from turncredit.worlds.difficulty import difficulty_bins
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,20 @@ def evaluation_rows(
             )
         )
     return rows
+
+
+def question_rows(questions: Sequence[Question], trajectories: Sequence[Trajectory]) -> list[dict]:
+    """One row per question: its id, its difficulty bins and how its trajectory ended.
+
+    Missing (None) are the reward of a question without usable answer and `grounded` where a world
+    cannot tell.
+    """
+    return [
+        {"question_id": question.id, **difficulty_bins(question)}
+        | {"success": t.success, "reward": t.reward, "grounded": t.grounded}
+        | {"turns": len(t.turns), "stop_reason": t.stop_reason}
+        for question, t in zip(questions, trajectories, strict=True)
+    ]
 
 
 def _row(hops: str, trajectories: Sequence[Trajectory]) -> dict:

@@ -5,24 +5,30 @@ import math
 import os
 import re
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 
 from turncredit import params, paths
 from turncredit.checkpoints import load_checkpoint, save_checkpoint
-from turncredit.evaluation import evaluate, evaluation_rows, evaluation_set_hash
+from turncredit.code_version import code_hash
+from turncredit.evaluation import (
+    evaluate,
+    evaluation_rows,
+    evaluation_set_hash,
+    question_rows,
+)
 from turncredit.parallel import Report, in_parallel
 from turncredit.policies.tiny import TinyPolicy
 from turncredit.records import write_trajectories
-from turncredit.results import RunDirectory, code_hash, read_table
+from turncredit.results import RunDirectory
 from turncredit.storage import exclusive, sha256_json, write_json
 from turncredit.tasks import Task, open_task, warm_started_policy
-from turncredit.training import Method, StepLog, TrainingSettings, new_optimiser, train
+from turncredit.training import Method, StepLog, new_optimiser, train
 from turncredit.worlds.base import Question
 
 
@@ -96,7 +102,7 @@ def run_experiment(experiment: Experiment, *, workers: int | None = None) -> lis
     reward, entropy and search-first rate of the run that reported last.
     """
     code = code_hash()
-    jobs = [job for job in _jobs(experiment) if not _finished(job, code)]
+    jobs = [job for job in jobs_of(experiment) if not is_finished(job, code)]
     starts = {
         (open_task(experiment.tier, j.task).settings.warm_start_task, j.warm_start_seed): j
         for j in jobs
@@ -107,7 +113,8 @@ def run_experiment(experiment: Experiment, *, workers: int | None = None) -> lis
     return [job.label for job in jobs]
 
 
-def _jobs(experiment: Experiment) -> list[Job]:
+def jobs_of(experiment: Experiment) -> list[Job]:
+    """Every run of an experiment: task by task, arms of one seed side by side."""
     return [
         Job(experiment, task, arm, seed)
         for task in experiment.tasks
@@ -135,7 +142,7 @@ def run(job: Job, code: str, report: Report) -> None:
     directory = RunDirectory(job.experiment.folder / job.label)
     directory.path.mkdir(parents=True, exist_ok=True)
     with exclusive(directory.path / ".lock"):
-        if not _finished(job, code):
+        if not is_finished(job, code):
             _train(job, task, directory, code, report)
 
 
@@ -143,6 +150,7 @@ def _train(job: Job, task: Task, directory: RunDirectory, code: str, report: Rep
     started, settings = time.time(), task.settings.training
     policy = warm_started_policy(task, job.warm_start_seed, code, lambda step, loss: None)
     optimiser = new_optimiser(policy, settings)
+    failed_before = Counter(task.environment.failures)
     start = _resume(directory, policy, optimiser, identity(job, code))
     if start == 0:
         _evaluate(task, policy, directory, 0)
@@ -168,16 +176,23 @@ def _train(job: Job, task: Task, directory: RunDirectory, code: str, report: Rep
         if last or done % settings.checkpoint_every == 0:
             save_checkpoint(directory.checkpoint, policy, optimiser, done)
     facts = {
+        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "seconds": round(time.time() - started, 1),
+        "resumed_at": start,
+        "stop_reason": "finished",
+        "failures": dict(Counter(task.environment.failures) - failed_before),
+    }
+    directory.finish(_description(job, task, code) | facts)
+
+
+def _description(job: Job, task: Task, code: str) -> dict[str, Any]:
+    """What the manifest says of a run whenever it is made."""
+    return identity(job, code) | {
         "params": _identity_values(job),
         "seed": job.seed,
         "evaluation_set_hash": evaluation_set_hash(_questions(task)),
-        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "seconds": round(time.time() - started, 1),
-        "steps": settings.steps,
-        "resumed_at": start,
-        "stop_reason": "finished",
+        "steps": task.settings.training.steps,
     }
-    directory.finish(identity(job, code) | facts)
 
 
 def _refuse_non_finite(log: StepLog, label: str) -> None:
@@ -196,15 +211,16 @@ def _identity_values(job: Job) -> dict[str, Any]:
     task = open_task(job.experiment.tier, job.task)
     source = open_task(job.experiment.tier, task.settings.warm_start_task)
     return {
-        "task": asdict(task.settings) | {"world_kind": task.settings.world.KIND},
-        "warm_start_task": asdict(source.settings),
+        "task": asdict(task.settings) | task.settings.kinds,
+        "warm_start_task": asdict(source.settings) | source.settings.kinds,
         "warm_start_seed": job.warm_start_seed,
         "method": asdict(job.experiment.arms[job.arm]),
         "seed": job.seed,
     }
 
 
-def _finished(job: Job, code: str) -> bool:
+def is_finished(job: Job, code: str) -> bool:
+    """Whether a whole run of these parameters and this code lies in the job's folder."""
     return RunDirectory(job.experiment.folder / job.label).is_finished(identity(job, code))
 
 
@@ -227,7 +243,7 @@ def _resume(
 
 
 def _evaluate(task: Task, policy: TinyPolicy, directory: RunDirectory, step: int) -> None:
-    """Append the rows of one evaluation; the trajectories of the latest one are kept."""
+    """Append the rows of one evaluation; of the latest, trajectories and questions are kept."""
     questions, settings = _questions(task), task.settings
     trajectories = evaluate(
         policy,
@@ -244,6 +260,7 @@ def _evaluate(task: Task, policy: TinyPolicy, directory: RunDirectory, step: int
     rows = evaluation_rows(questions, trajectories)
     directory.append("eval.csv", [{"step": step} | row | facts for row in rows])
     write_trajectories(directory.path / "trajectories.jsonl.gz", trajectories)
+    directory.write("questions.csv", question_rows(questions, trajectories))
 
 
 def _write(directory: RunDirectory, log: StepLog) -> None:
@@ -255,45 +272,3 @@ def _write(directory: RunDirectory, log: StepLog) -> None:
 
 def _questions(task: Task) -> list[Question]:
     return task.world.evaluation_questions(task.settings.evaluation.questions)
-
-
-def check_runs(experiment: Experiment) -> None:
-    """Raise ValueError naming the first run that cannot be trusted.
-
-    Every run must be finished with today's parameters and code and have all its steps, no missing
-    reward, ratios that could move, and sampling and training engine in agreement (1e-4).  A task's
-    runs must share their evaluation set, and no run of other parameters may lie among them.
-    """
-    code, jobs = code_hash(), _jobs(experiment)
-    labels = {job.label for job in jobs}
-    for path in sorted(experiment.folder.glob("*/*/seed_*")):
-        label = path.relative_to(experiment.folder).as_posix()
-        if label not in labels:
-            raise ValueError(f"{path}: this run is not among the parameters; move it away")
-    metrics = read_table(experiment.folder, "metrics.csv")
-    evaluations = read_table(experiment.folder, "eval.csv")
-    for job in jobs:
-        if not _finished(job, code):
-            raise ValueError(f"run {job.label} is not finished with these parameters and this code")
-        rows = metrics.query("task == @job.task and arm == @job.arm and seed == @job.seed")
-        _check_run(rows, open_task(experiment.tier, job.task).settings.training, job.label)
-    sets = evaluations.groupby("task")["evaluation_set"].nunique()
-    for task in sets[sets != 1].index:
-        raise ValueError(f"{task}: runs were evaluated on {sets[task]} different question sets")
-
-
-def _check_run(rows: pd.DataFrame, settings: TrainingSettings, label: str) -> None:
-    moving = settings.updates_per_batch > 1 and rows["zero_variance_groups"].min() < 1
-    complaints = {
-        f"has {len(rows)} of {settings.steps} steps": len(rows) != settings.steps,
-        "has missing rewards": rows["missing_rewards"].sum() > 0,
-        "has a loss or gradient that is not a number": rows[["loss", "gradient_norm"]]
-        .isna()
-        .any(axis=None),
-        "samples from another distribution than it trains": rows["mean_abs_logprob_diff"].max()
-        > 1e-4,
-        "never moved a ratio": moving and rows["ratio_max"].max() < 1.001,
-    }
-    for complaint, holds in complaints.items():
-        if holds:
-            raise ValueError(f"run {label} {complaint}")

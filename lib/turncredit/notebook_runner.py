@@ -74,7 +74,7 @@ def cell_tree(cell: NotebookNode) -> ast.Module:
 
 
 def parameter_cell(document: NotebookNode, notebook: Path) -> int:
-    """Index among the code cells of the one cell tagged `parameters` (complaints F1)."""
+    """Index among the code cells of the one cell tagged `parameters`."""
     tagged = [
         i
         for i, cell in enumerate(code_cells(document))
@@ -88,7 +88,7 @@ def parameter_cell(document: NotebookNode, notebook: Path) -> int:
 
 
 def parameter_literals(cell: NotebookNode, notebook: Path) -> dict[str, Any]:
-    """Name to value of a cell that may hold nothing but `name = literal` (complaints F10)."""
+    """Name to value of a cell that may hold nothing but `name = literal`."""
     literals: dict[str, Any] = {}
     for statement in _parse(cell, notebook).body:
         line = ast.unparse(statement)
@@ -109,7 +109,7 @@ def parameter_literals(cell: NotebookNode, notebook: Path) -> dict[str, Any]:
 
 
 def check_stripped(document: NotebookNode, notebook: Path) -> None:
-    """Raise ContractError if outputs, counts or run metadata are stored (complaints F7)."""
+    """Raise ContractError if outputs, counts or run metadata are stored."""
     for number, cell in enumerate(document.cells, start=1):
         where = f"{notebook}: cell {number} is stored with"
         if cell.get("outputs") or cell.get("execution_count"):
@@ -153,7 +153,7 @@ def load_params(params_file: Path) -> dict[str, Any]:
 def check_params(
     literals: dict[str, Any], values: dict[str, Any], *, notebook: Path, params_file: Path
 ) -> None:
-    """Raise ContractError unless `values` has the keys and types of `literals` (complaints F9)."""
+    """Raise ContractError unless `values` has the keys and types of `literals`."""
     for key in values:
         if key not in literals:
             raise ContractError(f"{params_file}: {notebook} has no parameter {key}")
@@ -299,7 +299,7 @@ def _deadline(seconds: float | None) -> Iterator[threading.Event]:
     """Kill every process the block started after `seconds`, and at its end; yield `expired`.
 
     A watching thread and not a cell timeout: it also ends a kernel that hangs while starting or
-    ignores interrupts, and the worker processes of the kernel (complaints F5).
+    ignores interrupts, and the worker processes of the kernel.
     """
     before = set(psutil.Process().children(recursive=True))
     expired, finished = threading.Event(), threading.Event()

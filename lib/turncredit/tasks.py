@@ -11,9 +11,23 @@ from typing import ClassVar
 
 from turncredit import params, paths
 from turncredit.demonstrations import DemonstrationSettings, demonstrate
-from turncredit.environments.deep_research import DeepResearch, DeepResearchSettings
-from turncredit.environments.judges import RuleJudge
+from turncredit.environments import (
+    DeepResearch,
+    DeepResearchSettings,
+    SearchR1,
+    SearchR1Settings,
+)
+from turncredit.environments.judges import (
+    EndpointSettings,
+    LocalSettings,
+    RuleJudge,
+    open_judge,
+)
+from turncredit.environments.protocol import Environment
+from turncredit.environments.wording import WORDINGS
+from turncredit.environments.wrappers import Disturbances, disturbed
 from turncredit.evaluation import EvaluationSettings
+from turncredit.params import require_shares
 from turncredit.policies.tiny import TinyPolicy, TinySettings, load_policy, save_policy
 from turncredit.policies.vocabulary import Vocabulary, tag_vocabulary
 from turncredit.records import Trajectory
@@ -22,6 +36,7 @@ from turncredit.storage import exclusive, sha256_json
 from turncredit.training import TrainingSettings
 from turncredit.warm_start import WarmStartSettings, warm_start
 from turncredit.worlds.base import World
+from turncredit.worlds.difficulty import WithheldEvidence
 from turncredit.worlds.factbook import FactbookWorld
 from turncredit.worlds.synthetic import SyntheticWorld
 
@@ -37,14 +52,25 @@ class FactbookSettings:
     miss_rate: float
     attributes: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        if not self.attributes:
+            raise ValueError("attributes is empty: there would be nothing to ask about")
+
 
 @dataclass(frozen=True)
 class TaskSettings:
     """The contents of `params/<tier>/tasks/<task>.yaml`."""
 
     world: SyntheticWorld | FactbookSettings
-    environment: DeepResearchSettings
-    judge: RuleJudge
+    environment: DeepResearchSettings | SearchR1Settings
+    wording: str
+    """What the environment says around questions and results, a name in `WORDINGS`: tiny, or the
+    environment's own.  A tiny policy writes tags, so the JSON ones are not for it."""
+    judge: RuleJudge | LocalSettings | EndpointSettings
+    """Behind `external_verify`; an environment without that tool never asks it."""
+    disturbances: Disturbances
+    withheld_share: float
+    """Questions whose evidence the world withholds, beside those it cannot answer anyway."""
     policy: TinySettings
     demonstrations: DemonstrationSettings
     warm_start: WarmStartSettings
@@ -52,6 +78,21 @@ class TaskSettings:
     """Task whose demonstrations it starts from: this one, or one with the same vocabulary."""
     training: TrainingSettings
     evaluation: EvaluationSettings
+
+    def __post_init__(self) -> None:
+        fitting = ("tiny", self.environment.KIND)
+        if self.wording not in fitting:
+            raise ValueError(
+                f"wording = {self.wording!r} is not one of {', '.join(fitting)}, which a tiny "
+                f"policy can answer in the environment {self.environment.KIND}"
+            )
+        require_shares(self, "withheld_share")
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """What the settings are settings of: their values alone do not say."""
+        parts = ("world", "environment", "judge")
+        return {f"{part}_kind": getattr(self, part).KIND for part in parts}
 
 
 @dataclass(frozen=True)
@@ -73,7 +114,7 @@ class Task:
     tier: str
     settings: TaskSettings
     world: World
-    environment: DeepResearch
+    environment: Environment
     vocabulary: Vocabulary
 
     def new_policy(self, seed: int) -> TinyPolicy:
@@ -110,9 +151,19 @@ def task_path(tier: str, name: str) -> Path:
 def open_task(tier: str, name: str) -> Task:
     """Read a task's params and build its world, environment and vocabulary.
 
-    An unchanged file gives the same task again; an edited one is read anew.
+    An unchanged file gives the same task again; an edited one is read anew.  Raises ValueError
+    naming the file and what no task can be made of.
     """
-    return _open(tier, name, params.load(TaskSettings, task_path(tier, name)))
+    path = task_path(tier, name)
+    settings = params.load(TaskSettings, path)
+    if not task_path(tier, settings.warm_start_task).is_file():
+        raise ValueError(
+            f"{path}: warm_start_task = {settings.warm_start_task!r} is no task of tier {tier}"
+        )
+    try:
+        return _open(tier, name, settings)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 @lru_cache(maxsize=8)
@@ -120,9 +171,20 @@ def _open(tier: str, name: str, settings: TaskSettings) -> Task:
     world = settings.world
     if world.KIND == "factbook":
         world = FactbookWorld(**asdict(world))
-    environment = DeepResearch(world, settings.judge, settings.environment)
-    vocabulary = tag_vocabulary(environment.actions, world.words)
+    world.evaluation_questions(settings.evaluation.questions)  # or there are not so many
+    if settings.withheld_share > 0:
+        world = WithheldEvidence(world, settings.withheld_share)
+    environment = disturbed(_environment(world, settings), settings.disturbances)
+    vocabulary = tag_vocabulary(environment.actions, [*environment.words, *world.words])
     return Task(name, tier, settings, world, environment, vocabulary)
+
+
+def _environment(world: World, settings: TaskSettings) -> Environment:
+    wording = WORDINGS[settings.wording]
+    if settings.environment.KIND == "search_r1":
+        return SearchR1(world, settings.environment, wording=wording)
+    judge = open_judge(settings.judge)
+    return DeepResearch(world, judge, settings.environment, wording=wording)
 
 
 def warm_started_policy(
@@ -145,7 +207,7 @@ def warm_started_policy(
     identity = {
         name: value for name, value in asdict(source.settings).items() if name in _WARM_START_FIELDS
     }
-    key = sha256_json([source.settings.world.KIND, identity, seed, code])[:16]
+    key = sha256_json([source.settings.kinds, identity, seed, code])[:16]
     path = paths.cache() / "warm_starts" / f"{task.tier}-{source.name}-{seed}-{key}.safetensors"
     policy = task.new_policy(seed)
     with exclusive(path.with_suffix(".lock")):
@@ -166,4 +228,7 @@ def warm_started_policy(
     return policy
 
 
-_WARM_START_FIELDS = ("world", "environment", "judge", "policy", "demonstrations", "warm_start")
+_WARM_START_FIELDS = (
+    "world", "environment", "wording", "judge", "disturbances", "withheld_share",
+    "policy", "demonstrations", "warm_start",
+)  # fmt: skip

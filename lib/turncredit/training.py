@@ -1,7 +1,7 @@
 """The training loop: rollout, score, credit, clipped updates, log; straight down the page."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from turncredit.batching import TurnBatch, from_trajectories
-from turncredit.credit import BASES, TURN_WEIGHTS
-from turncredit.credit.weights import suffix_mask_statistics
+from turncredit.credit import BASES, TURN_WEIGHTS, Credit, assign_credit, weigh
+from turncredit.credit.weights import weight_statistics
 from turncredit.environments.protocol import Environment
 from turncredit.methods import option_names
-from turncredit.objectives import OBJECTIVES, batch_totals
+from turncredit.objectives import OBJECTIVES, batch_totals, merge_metrics
 from turncredit.params import require_positive
 from turncredit.policies.tiny import TinyPolicy
 from turncredit.policies.vocabulary import Vocabulary
@@ -80,9 +80,35 @@ class Method:
                     f"it has: {', '.join(sorted(known)) or 'none'}"
                 )
 
+    def credit(self, batch: TurnBatch, **given: Any) -> Credit:
+        """The credit of a batch; of `given`, its functions get the options that they know."""
+        base, weight = BASES[self.base], TURN_WEIGHTS[self.weight]
+        return assign_credit(
+            batch,
+            self.base,
+            self.weight,
+            self.base_options | _known(base, given),
+            self.weight_options | _known(weight, given),
+        )
 
-_SET_BY_THE_LOOP = frozenset({"total_tokens", "total_sequences", "reference", "logprobs"})
-"""Options that are tensors or totals of a batch and cannot come from a params file."""
+    def reweigh(self, batch: TurnBatch, base: Tensor, logprobs: Tensor) -> Credit:
+        """The credit of base advantages [B, L] under the current policy's logprobs [B, L]."""
+        return weigh(batch, base, self.weight, self.weight_options | {"logprobs": logprobs})
+
+    @property
+    def follows_the_policy(self) -> bool:
+        """Whether the turn weight depends on the current policy: then each update computes it."""
+        return "logprobs" in option_names(TURN_WEIGHTS[self.weight])
+
+
+def _known(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in option_names(function) if name in given}
+
+
+_SET_BY_THE_LOOP = frozenset(
+    {"total_tokens", "total_sequences", "reference", "logprobs", "generator"}
+)
+"""Options that are tensors, streams or totals of a batch and cannot come from a params file."""
 
 
 @dataclass
@@ -98,7 +124,8 @@ class StepLog:
 
 def new_optimiser(policy: TinyPolicy, settings: TrainingSettings) -> torch.optim.AdamW:
     """AdamW without weight decay."""
-    return torch.optim.AdamW(policy.parameters(), lr=settings.learning_rate, weight_decay=0.0)
+    rate = settings.learning_rate
+    return torch.optim.AdamW(policy.parameters(), lr=rate, weight_decay=0.0, fused=True)
 
 
 def train(
@@ -123,34 +150,40 @@ def train(
         questions = world.train_questions(
             settings.questions_per_step, python_stream(seed, "questions", step)
         )
-        rows = [question for question in questions for _ in range(settings.group_size)]
+        group_ids = [group for group in range(len(questions)) for _ in range(settings.group_size)]
+        failed_before = sum(environment.failures.values())
         trajectories = roll_out(
             policy,
             vocabulary,
             environment,
-            rows,
+            [questions[group] for group in group_ids],
             seed=seed,
             step=step,
             max_turn_tokens=settings.max_turn_tokens,
         )
         clock.lap("rollout")
-        group_ids = [row // settings.group_size for row in range(len(rows))]
         batch = rescore(policy, from_trajectories(trajectories, group_ids=group_ids))
         clock.lap("logprobs")
-        base = BASES[method.base](batch, **method.base_options)
-        weights = TURN_WEIGHTS[method.weight](batch, base, **method.weight_options)
-        advantages = base * batch.gather_turns(weights)
+        draws = torch_stream(seed, "credit", step)
+        credit = method.credit(batch, generator=draws, logprobs=batch.old_logprobs)
         clock.lap("credit")
-        for group in optimiser.param_groups:
-            group["lr"] = settings.learning_rate * min(
-                1.0, (step + 1) / max(settings.warmup_steps, 1)
-            )
+        set_learning_rate(optimiser, settings, step)
         order = torch.randperm(len(questions), generator=torch_stream(seed, "updates", step))
-        updates = update(policy, optimiser, batch, advantages, method, settings, order)
+        updates = update(policy, optimiser, batch, credit, method, settings, order)
         clock.lap("update")
-        metrics = step_metrics(trajectories, batch, base, weights) | updates
+        failed = sum(environment.failures.values()) - failed_before
+        metrics = {"tool_failures": failed} | step_metrics(trajectories, batch, credit) | updates
         clock.lap("metrics")
         yield StepLog(step, metrics, turn_rows(trajectories, batch), clock.laps, trajectories)
+
+
+def set_learning_rate(
+    optimiser: torch.optim.Optimizer, settings: TrainingSettings, step: int
+) -> None:
+    """Linear over the first `warmup_steps` steps, constant from then on."""
+    share = min(1.0, (step + 1) / max(settings.warmup_steps, 1))
+    for group in optimiser.param_groups:
+        group["lr"] = settings.learning_rate * share
 
 
 @torch.no_grad()
@@ -164,24 +197,27 @@ def update(
     policy: TinyPolicy,
     optimiser: torch.optim.Optimizer,
     batch: TurnBatch,
-    advantages: Tensor,
+    credit: Credit,
     method: Method,
     settings: TrainingSettings,
     order: Tensor,
 ) -> dict[str, float]:
     """`updates_per_batch` clipped steps, each on one part of the groups, in the given order.
 
-    Returns the objective's metrics over all updates (token means, largest and smallest ratios),
-    the mean loss and gradient norm, and the extreme turn ratios.
+    Returns the objective's metrics over all updates (see `merge_metrics`), with the mean loss and
+    gradient norm and the extreme turn ratios.  A turn weight that follows the policy is computed
+    anew before each step, and its statistics are means over the steps.
     """
     collected: list[dict[str, float]] = []
     for part in order.tensor_split(settings.updates_per_batch):
         rows = torch.isin(batch.group_ids, part)
-        chosen = batch.select(rows)
+        chosen, now = batch.select(rows), Credit(*(part[rows] for part in credit))
         logprobs, _ = policy.score(chosen.token_ids, chosen.response_mask)
+        if method.follows_the_policy:
+            now = method.reweigh(chosen, now.base, logprobs.detach())
         objective = OBJECTIVES[method.objective]
         loss, metrics = objective(
-            logprobs, chosen, advantages[rows], **batch_totals(chosen), **method.objective_options
+            logprobs, chosen, now.advantages, **batch_totals(chosen), **method.objective_options
         )
         optimiser.zero_grad()
         loss.backward()
@@ -189,35 +225,14 @@ def update(
         optimiser.step()
         ratios = turn_ratios(chosen, logprobs.detach())[chosen.turn_lengths() > 0]
         metrics |= {"turn_ratio_max": ratios.max().item(), "turn_ratio_min": ratios.min().item()}
+        if method.follows_the_policy:
+            metrics |= weight_statistics(chosen, now.base, now.weights)
         collected.append(metrics | {"loss": loss.item(), "gradient_norm": norm.item()})
-    return _merge(collected)
-
-
-def _merge(collected: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Metrics of several updates as one row: extremes of extremes, token means of token shares."""
-    merged = {}
-    tokens = [metrics["response_tokens"] for metrics in collected]
-    for name in collected[0]:
-        values = [metrics[name] for metrics in collected]
-        if name.endswith("_max"):
-            merged[name] = max(values)
-        elif name.endswith("_min"):
-            merged[name] = min(values)
-        elif name in _TOKEN_MEANS:
-            pairs = zip(values, tokens, strict=True)
-            merged[name] = sum(value * count for value, count in pairs if count) / sum(tokens)
-        elif name == "response_tokens":
-            merged[name] = sum(tokens)
-        else:
-            merged[name] = sum(values) / len(values)
-    return merged
-
-
-_TOKEN_MEANS = ("clip_fraction", "dual_clip_fraction", "ppo_kl", "ratio_guarded")
+    return merge_metrics(collected)
 
 
 def step_metrics(
-    trajectories: Sequence[Trajectory], batch: TurnBatch, base: Tensor, weights: Tensor
+    trajectories: Sequence[Trajectory], batch: TurnBatch, credit: Credit
 ) -> dict[str, float]:
     """The fixed columns of metrics.csv that do not depend on the update."""
     rewards = batch.rewards[~batch.rewards.isnan()]
@@ -231,7 +246,7 @@ def step_metrics(
         "zero_variance_groups": zero_variance_share(batch),
         **outcome_shares(trajectories),
         **mismatch(batch),
-        **suffix_mask_statistics(batch, base, weights),
+        **weight_statistics(batch, credit.base, credit.weights),
     }
 
 

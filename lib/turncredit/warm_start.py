@@ -48,7 +48,9 @@ def warm_start(
     The loss is the mean cross-entropy, in nats, over the tokens the script wrote.  `report(step,
     loss)` is called after every step.
     """
-    optimiser = torch.optim.AdamW(policy.parameters(), lr=settings.learning_rate, weight_decay=0.01)
+    optimiser = torch.optim.AdamW(
+        policy.parameters(), lr=settings.learning_rate, weight_decay=0.01, fused=True
+    )
     name_ids = torch.tensor([vocabulary.id(name) for name in names])
     for step in range(settings.steps):
         trajectories = demonstrations(step)

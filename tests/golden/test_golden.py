@@ -10,8 +10,12 @@ from torch import Tensor
 
 from turncredit.batching import TurnBatch
 from turncredit.credit import BASES, TURN_WEIGHTS, token_advantages
-from turncredit.objectives import OBJECTIVES, aggregate
-from turncredit.signals import first_k_entropies, mismatch, turn_ratios
+from turncredit.credit.returns import discounted_sums, real_turns
+from turncredit.credit.steps import information_gains
+from turncredit.credit.turn_selection import quantiles
+from turncredit.objectives import OBJECTIVES, aggregate, kl_estimates
+from turncredit.reward_shaping import soft_overlong_penalty
+from turncredit.signals import first_k_entropies, mismatch, turn_divergences, turn_ratios
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text(encoding="utf-8"))
 TOLERANCE = 1e-4
@@ -50,14 +54,16 @@ def toy_data() -> tuple[TurnBatch, Tensor, Tensor]:
     return batch, batch.old_logprobs + torch.tensor(given["log_ratio"]), advantages
 
 
-def token_losses(batch: TurnBatch, logprobs: Tensor, advantages: Tensor, **options) -> list:
+def token_losses(
+    batch: TurnBatch, logprobs: Tensor, advantages: Tensor, objective: str = "ppo_clip", **options
+) -> list:
     """Loss of each token alone, through the objective's own denominators; 0 outside the mask."""
     losses = torch.zeros(logprobs.shape)
     for row, column in batch.response_mask.nonzero().tolist():
         mask = torch.zeros_like(batch.response_mask)
         mask[row, column] = True
         alone = batch.replace(response_mask=mask, turn_ids=torch.where(mask, 0, -1))
-        losses[row, column], _ = OBJECTIVES["ppo_clip"](logprobs, alone, advantages, **options)
+        losses[row, column], _ = OBJECTIVES[objective](logprobs, alone, advantages, **options)
     return losses.tolist()
 
 
@@ -99,13 +105,128 @@ def test_dapo_clip_higher():
     assert metrics["clip_fraction"] == near(out("pg_dapo_0.2_0.28")["clip_frac"])
 
 
-def test_gradient_coefficients_of_the_clipped_surrogate():
+@pytest.mark.parametrize(
+    ("key", "objective", "options"),
+    [
+        ("PPO_DAPO", "ppo_clip", {"clip_low": 0.2, "clip_high": 0.28}),
+        ("GPPO", "gppo", {"clip_low": 0.2, "clip_high": 0.28}),
+        ("CISPO_two_sided", "cispo", {"clip_low": 0.2, "clip_high": 0.28}),
+        ("CISPO_upper5", "cispo", {"upper_cap": 5.0}),
+        ("AEPO", "aepo", {"clip_low": 0.2, "clip_high": 0.28}),
+        ("GSPO_token", "gspo_token", {"clip_low": 0.2, "clip_high": 0.28}),
+        ("GSPO_token", "gspo", {"clip_low": 0.2, "clip_high": 0.28}),
+    ],
+)
+def test_gradient_coefficients(key, objective, options):
+    """F of every objective: the gradient of a token's log-prob is -F A."""
     logprobs, batch, advantages = toy_data_arguments()
     logprobs.requires_grad_()
-    loss, _ = OBJECTIVES["ppo_clip"](logprobs, batch, advantages, clip_high=0.28, total_tokens=1)
+    options = options | {"aggregation": "token_mean", "total_tokens": 1}
+    loss, _ = OBJECTIVES[objective](logprobs, batch, advantages, **options)
     (gradient,) = torch.autograd.grad(loss, logprobs)
     coefficients = (-gradient / advantages).tolist()
-    assert coefficients == [near(row) for row in out("grad_coeff_F")["PPO_DAPO"]]
+    assert coefficients == [near(row) for row in out("grad_coeff_F")[key]]
+
+
+@pytest.mark.parametrize("objective", ["gspo", "gspo_token"])
+@pytest.mark.parametrize("key", ["gspo", "gspo_wide"])
+def test_gspo(objective, key):
+    given, expected = VECTORS[key]["in"], out(key)
+    low = given.get("eps_low", given.get("eps"))
+    options = {"clip_low": low, "clip_high": given.get("eps_high", low)}
+    logprobs, batch, advantages = toy_data_arguments()
+    loss, metrics = OBJECTIVES[objective](logprobs, batch, advantages, **options)
+    assert loss.item() == near(expected["loss"])
+    extremes = [metrics["sequence_ratio_min"], metrics["sequence_ratio_max"]]
+    assert extremes == near(sorted(expected["s"]))
+    for row, (value, ratio) in enumerate(zip(expected["loss_seq"], expected["s"], strict=True)):
+        rows = [row]
+        alone, metrics = OBJECTIVES[objective](
+            logprobs[rows], batch.select(rows), advantages[rows], **options
+        )
+        assert alone.item() == near(value)
+        assert metrics["sequence_ratio_max"] == near(ratio)
+        if "clipped" in expected:
+            assert metrics["sequence_clip_fraction"] == expected["clipped"][row]
+
+
+def test_gspo_clips_a_trajectory_with_credit():
+    """The second row with advantage +1: its ratio 1.0513 exceeds the published range."""
+    batch, logprobs, advantages = toy_data()
+    row = [1]
+    loss, metrics = OBJECTIVES["gspo"](logprobs[row], batch.select(row), -advantages[row])
+    assert loss.item() == near(-1.0004)
+    assert metrics["sequence_clip_fraction"] == 1
+
+
+def cispo_data() -> tuple[Tensor, TurnBatch, Tensor]:
+    """D0 with the log-probs that the value of CISPO depends on."""
+    batch, logprobs, advantages = toy_data()
+    current = torch.tensor(VECTORS["cispo"]["in"]["logp_new"])
+    old = current - (logprobs - batch.old_logprobs)
+    return current, batch.replace(old_logprobs=old), advantages
+
+
+def test_cispo():
+    logprobs, batch, advantages = cispo_data()
+    expected, options = out("cispo"), {"clip_low": 0.2, "clip_high": 0.28}
+    loss, metrics = OBJECTIVES["cispo"](logprobs, batch, advantages, **options)
+    assert loss.item() == near(expected["token_mean"])
+    losses = token_losses(batch, logprobs, advantages, "cispo", **options)
+    assert losses == [near(row) for row in expected["loss_tok"]]
+    weights = (-torch.tensor(losses) / (advantages * logprobs)).nan_to_num().tolist()
+    assert weights == [near(row) for row in expected["w"]]
+    assert metrics["weight_clip_fraction"] == near(4 / 6)
+
+
+def test_gppo():
+    given, expected = VECTORS["gppo_beta"]["in"], out("gppo_beta")
+    batch, logprobs, advantages = toy_data()
+    objective = OBJECTIVES["gppo"]
+    assert objective(logprobs, batch, advantages)[0].item() == near(expected["token_mean"])
+    losses = token_losses(batch, logprobs, advantages, "gppo")
+    assert losses == [near(row) for row in expected["fwd_loss_tok_beta1_1"]]
+    betas = {"beta_low": given["beta1"], "beta_high": given["beta2"]}
+    loss, _ = objective(logprobs, batch, advantages, **betas)
+    assert loss.item() == near(expected["token_mean_beta025"])
+
+
+def test_aepo_loss():
+    loss, _ = OBJECTIVES["aepo"](*toy_data_arguments(), clip_low=0.2, clip_high=0.28)
+    assert loss.item() == near(out("aepo_loss")["fwd_token_mean"])
+
+
+def test_turn_gspo():
+    log_ratios = VECTORS["turn_is"]["in"]["log_ratio_turns"]
+    given, expected = VECTORS["turn_gspo"]["in"], out("turn_gspo")
+    batch = make_batch([[len(turn) for turn in log_ratios]])
+    logprobs = batch.old_logprobs.clone()
+    logprobs[batch.response_mask] += torch.tensor([value for turn in log_ratios for value in turn])
+    advantages = torch.full_like(logprobs, float(given["A"]))
+    options = {"clip_low": 0.2, "clip_high": 0.2, "aggregation": "token_mean"}
+    loss, metrics = OBJECTIVES["turn_gspo"](logprobs, batch, advantages, **options)
+    assert loss.item() == near(expected["token_mean"])
+    assert metrics["turn_clip_fraction"] == 0.5
+    for turn, value in enumerate(expected["loss_turn"]):
+        alone = advantages.masked_fill(batch.turn_ids != turn, 0.0)
+        tokens = len(log_ratios[turn])
+        loss, _ = OBJECTIVES["turn_gspo"](logprobs, batch, alone, total_tokens=tokens, **options)
+        assert loss.item() == near(value)
+
+
+def test_soft_overlong_penalty():
+    given, expected = VECTORS["overlong"]["in"], out("overlong")
+    lengths = torch.tensor(given["lens"])
+    limits = {"max_length": given["L_max"], "cache_length": given["L_cache"]}
+    assert soft_overlong_penalty(lengths, **limits).tolist() == near(expected["r"])
+
+
+def test_kl_estimates_of_a_turn():
+    given, expected = VECTORS["kl_turn"]["in"], out("kl_turn")
+    logprobs, reference = torch.tensor(given["logp_old"]), torch.tensor(given["logp_ref"])
+    for estimator in ("k1", "k3"):
+        mean = kl_estimates(logprobs, reference, estimator=estimator).mean().item()
+        assert mean == near(expected[estimator])
 
 
 def test_dual_clip():
@@ -134,6 +255,150 @@ def test_grpo_advantages():
 
 def test_all_fail_group_has_advantage_exactly_zero():
     assert per_trajectory(VECTORS["adv_allfail"]["in"]["R"]) == out("adv_allfail")["A"]
+
+
+def constant_by_turn(batch: TurnBatch, advantages: Tensor) -> list[float]:
+    """The advantage of each non-empty turn, row by row, of a batch of one-token turns."""
+    assert batch.turn_lengths().max() == 1
+    return advantages[batch.response_mask].tolist()
+
+
+def outcome_advantages(base: str, rewards: list[float]) -> list[float]:
+    batch = make_batch([[1]] * len(rewards), rewards=rewards)
+    return BASES[base](batch)[batch.response_mask].tolist()
+
+
+@pytest.mark.parametrize(("base", "name"), [("dr_grpo", "adv_drgrpo"), ("rloo", "adv_rloo")])
+def test_mean_only_advantages(base, name):
+    assert outcome_advantages(base, VECTORS[name]["in"]["R"]) == near(out(name)["A"])
+
+
+@pytest.mark.parametrize("base", ["grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp"])
+def test_all_fail_is_exactly_zero_for_every_outcome_base(base):
+    found = outcome_advantages(base, VECTORS["adv_allfail"]["in"]["R"])
+    assert found == out("adv_allfail")["A"]
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "options"),
+    [
+        ("reinforce_pp", "adv_reinforcepp", {"gamma": 1.0}),
+        ("reinforce_pp_baseline", "adv_reinforcepp_baseline", {}),
+    ],
+)
+def test_reinforce_pp(base, name, options):
+    given, expected = VECTORS[name]["in"], out(name)
+    batch = make_batch([[length] for length in given["lens"]], rewards=given["R"])
+    found = BASES[base](batch, **options)
+    expected_tokens = [
+        value
+        for row, length in zip(expected["A"], given["lens"], strict=True)
+        for value in row[:length]
+    ]
+    assert found[batch.response_mask].tolist() == near(expected_tokens)
+
+
+def with_values(turn_lengths: list[list[int]], reward: float, values: list[float]) -> TurnBatch:
+    """One trajectory whose sampled tokens have these critic values; no step rewards."""
+    batch = make_batch(turn_lengths, rewards=[reward])
+    spread = batch.values.masked_scatter(batch.response_mask, torch.tensor(values))
+    return batch.replace(values=spread, turn_rewards=None)
+
+
+def test_gae():
+    given, expected = VECTORS["gae"]["in"], out("gae")
+    batch = with_values([[3]], given["r"][-1], given["V"])
+    options = {"gamma": given["gamma"], "lam": given["lam"]}
+    plain = BASES["gae"](batch, **options, whiten=False)[batch.response_mask]
+    white = BASES["gae"](batch, **options)[batch.response_mask]
+    assert plain.tolist() == near(expected["A"])
+    assert (plain + torch.tensor(given["V"])).tolist() == near(expected["ret"])
+    assert white.tolist() == near(expected["A_white"])
+
+
+def test_gae_skips_observations():
+    """Two turns with observations between them; the value given at the masked place is junk."""
+    given, expected = VECTORS["gae_obs"]["in"], out("gae_obs")
+    batch = with_values([[1, 1]], given["r"][-1], [given["V"][0], given["V"][2]])
+    batch = batch.replace(values=batch.values.masked_fill(~batch.response_mask, given["V"][1]))
+    found = BASES["gae"](batch, gamma=given["gamma"], lam=given["lam"], whiten=False)
+    assert found[batch.response_mask].tolist() == near([expected["A_pos0"], expected["A_pos2"]])
+
+
+def anchored() -> TurnBatch:
+    """GiGPO's example: the one reward is the outcome of the first trajectory."""
+    rows = [VECTORS["gigpo"]["in"][name] for name in ("traj1", "traj2")]
+    numbers = {"s0": 0, "sA": 1, "sB": 2}
+    states = [[numbers[state] for state in row["states"]] for row in rows]
+    batch = make_batch([[1] * len(row) for row in states], rewards=[sum(row["r"]) for row in rows])
+    padded = [row + [0] * (batch.num_turns - len(row)) for row in states]
+    return batch.replace(
+        anchor_ids=torch.tensor(padded), turn_rewards=torch.zeros_like(batch.turn_rewards)
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [
+        ("AE_traj_std", {"omega": 0.0}),
+        ("AE_rows_std", {"omega": 0.0, "episode_over": "steps"}),
+        ("AE_rows_mean", {"omega": 0.0, "episode_over": "steps", "episode_scale": "mean"}),
+        ("A_mean_norm", {"episode_over": "steps", "episode_scale": "mean"}),
+        ("A_mean_std_norm", {"episode_over": "steps", "step_scale": "std"}),
+        ("A_paper_std", {"step_scale": "std"}),
+    ],
+)
+def test_gigpo(key, options):
+    batch = anchored()
+    given = VECTORS["gigpo"]["in"]
+    options = {"gamma": given["gamma"], "omega": given["omega"], **options}
+    assert constant_by_turn(batch, BASES["gigpo"](batch, **options)) == near(out("gigpo")[key])
+
+
+@pytest.mark.parametrize(("key", "scale"), [("AS_mean", "mean"), ("AS_std", "std")])
+def test_gigpo_step_part(key, scale):
+    batch = anchored()
+    options = {"gamma": VECTORS["gigpo"]["in"]["gamma"], "step_scale": scale}
+    parts = [BASES["gigpo"](batch, omega=omega, **options) for omega in (1.0, 0.0)]
+    assert constant_by_turn(batch, parts[0] - parts[1]) == near(out("gigpo")[key])
+
+
+def test_gigpo_step_returns():
+    turns = real_turns(anchored())
+    returns = discounted_sums(turns.rewards, VECTORS["gigpo"]["in"]["gamma"])
+    assert returns[turns.present].tolist() == near(out("gigpo")["step_returns"])
+
+
+def uncertain() -> TurnBatch:
+    """EMPG's example; population std and no eps make the given advantages of its two rewards."""
+    given = VECTORS["empg"]["in"]
+    return make_batch(
+        [[1] * len(row) for row in given["H"]],
+        rewards=[float(advantage > 0) for advantage in given["A"]],
+        entropies=given["H"],
+    )
+
+
+def test_empg():
+    given, expected = VECTORS["empg"]["in"], out("empg")
+    batch = uncertain()
+    options = {"base_options": {"std": "population", "eps": 0.0}, "k": given["k"]}
+    found = BASES["empg"](batch, k_next=given["k_f"], zeta=given["zeta"], **options)
+    shaped = torch.tensor(expected["A_mod"])
+    assert constant_by_turn(batch, found) == near(expected["A_final_zero_mean_over_steps"])
+    assert constant_by_turn(batch, found + shaped.mean()) == near(expected["A_mod"])
+
+
+def test_igpo():
+    given, expected = VECTORS["igpo"]["in"], out("igpo")
+    levels = torch.tensor(given["p_gt"])
+    batch = make_batch([[1] * levels.shape[1]] * len(levels), rewards=given["F1"])
+    gains = information_gains(batch, levels)
+    assert gains[:, :-1].flatten().tolist() == near(expected["IG"])
+    found = BASES["igpo"](batch.replace(turn_rewards=gains), gamma=given["gamma"])
+    both = expected["A_turn1"] + expected["A_turn2"]
+    assert constant_by_turn(batch, found) == near(both)
+    assert found[batch.response_mask].view(levels.shape)[:, -1].tolist() == near(expected["z_out"])
 
 
 def gate_weights(profile: str, *, success: bool = False, **options) -> list[float]:
@@ -209,6 +474,104 @@ def test_suffix_mask_through_the_composition():
     assert advantages.tolist() == near([-0.7071] * 2 + [0.0] * 6 + [0.7071] * 8)
 
 
+def aem_batch(*profiles: list[float], base: list[float], groups: list[int]) -> tuple:
+    """One row a profile of response entropies, ragged; base advantages by row."""
+    batch = make_batch(
+        [[2] * len(profile) for profile in profiles], entropies=profiles, groups=groups
+    )
+    return batch, torch.where(batch.response_mask, torch.tensor(base)[:, None], 0.0)
+
+
+def of_responses(batch: TurnBatch, values: Tensor) -> list[float]:
+    """[B, T] to a list: the non-empty turns, row by row."""
+    return values[batch.turn_lengths() > 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("weight", "key"),
+    [
+        ("aem", "alpha"),
+        ("aem_reverse", "alpha_reverse"),
+        ("aem_traj_norm", "alpha_traj_norm"),
+        ("aem_batch_norm", "alpha"),  # one group: the batch is the group
+        ("keep_entropy_up", "mask_keep_entropy_up"),
+        ("keep_entropy_down", "mask_keep_entropy_down"),
+    ],
+)
+def test_aem(weight, key):
+    given, expected = VECTORS["aem"]["in"], out("aem")
+    batch, base = aem_batch(*given["H"], base=[float(a) for a in given["A_base"]], groups=[0, 0])
+    options = {"temperature": given["lam"], "min_spread": given["min_spread"]}
+    weights = TURN_WEIGHTS[weight](batch, base, **options)
+    assert of_responses(batch, weights) == near(expected[key])
+    if weight == "aem":
+        assert of_responses(batch, batch.turn_sums(base) / 2 * weights) == near(expected["A_AEM"])
+        assert weights[batch.turn_lengths() > 0].mean().item() == near(expected["mean_alpha"])
+
+
+def test_aem_normalised_entropies():
+    """H~ is what temperature 1 and 2 disagree by: alpha_1 / alpha_2 is proportional to exp(H~)."""
+    given, expected = VECTORS["aem"]["in"], out("aem")
+    batch, base = aem_batch(*given["H"], base=[1.0, -1.0], groups=[0, 0])
+    one, two = (
+        torch.tensor(of_responses(batch, TURN_WEIGHTS["aem"](batch, base, temperature=t)))
+        for t in (1.0, 2.0)
+    )
+    logs = (one / two).log()
+    assert (logs - logs.min()).tolist() == near(expected["H_tilde"])
+
+
+def test_aem_shuffle():
+    """The published permutation is one of those dealt; every deal holds the same numbers."""
+    given, expected = VECTORS["aem"]["in"], out("aem")
+    batch, base = aem_batch(*given["H"], base=[1.0, -1.0], groups=[0, 0])
+    deals = [
+        of_responses(batch, TURN_WEIGHTS["aem_shuffle"](batch, base, generator=generator))
+        for generator in (torch.Generator().manual_seed(seed) for seed in range(300))
+    ]
+    assert all(sorted(deal) == near(sorted(expected["alpha"])) for deal in deals)
+    assert any(deal == near(expected["alpha_shuffle_perm_2_0_1_4_3"]) for deal in deals)
+
+
+def test_aem_small_spread():
+    first, second = VECTORS["aem"]["in"]["H"], VECTORS["aem_small_spread"]["in"]["H"]
+    batch, base = aem_batch(*first, second, base=[1.0, -1.0, 1.0], groups=[0, 0, 1])
+    by_group = of_responses(batch, TURN_WEIGHTS["aem"](batch, base))
+    assert by_group[5:] == out("aem_small_spread")["alpha_group"]
+    assert by_group[:5] == near(out("aem")["alpha"])
+    by_batch = of_responses(batch, TURN_WEIGHTS["aem_batch_norm"](batch, base))
+    assert by_batch == near(out("aem_small_spread")["alpha_batch_norm_5plus3"])
+
+
+@pytest.mark.parametrize("temperature", ["0", "0.5", "2"])
+def test_aem_temperature(temperature):
+    batch, base = aem_batch(VECTORS["aem_lambda"]["in"]["H"], base=[1.0], groups=[0])
+    weights = TURN_WEIGHTS["aem"](batch, base, temperature=float(temperature))
+    assert of_responses(batch, weights) == near(out("aem_lambda")[temperature])
+
+
+def test_high_entropy_turn():
+    given, expected = VECTORS["high_entropy_turn"]["in"], out("high_entropy_turn")
+    batch, base = aem_batch(given["h"], base=[1.0], groups=[0])
+    weights = TURN_WEIGHTS["high_entropy_turns"](batch, base, fraction=given["rho"])
+    assert of_responses(batch, weights) == expected["w"] == expected["w_strict"]
+    values = torch.tensor(given["h"], dtype=torch.float64)
+    threshold = quantiles(values, torch.zeros(len(values), dtype=torch.int64), 1 - given["rho"])
+    assert threshold.tolist() == near([expected["threshold"]])
+
+
+def test_high_is_turns():
+    given, expected = VECTORS["turn_is"]["in"], out("turn_is")
+    batch = make_batch([[len(turn) for turn in given["log_ratio_turns"]]])
+    logprobs = batch.old_logprobs.clone()
+    shift = [value for turn in given["log_ratio_turns"] for value in turn]
+    logprobs[batch.response_mask] += torch.tensor(shift)
+    base = torch.ones_like(logprobs)
+    function = TURN_WEIGHTS["high_is_turns"]
+    weights = function(batch, base, limit=given["eps"], logprobs=logprobs)
+    assert of_responses(batch, weights) == expected["w_mask"]
+
+
 def test_first_k_entropy():
     given, expected = VECTORS["first_k_entropy"]["in"], out("first_k_entropy")
     batch = make_batch([[len(given["ent"])]])
@@ -233,6 +596,16 @@ def test_turn_importance_ratios():
     assert turn_ratios(one_turn, logprobs)[0].tolist() == near([expected["seq_ratio"]])
     _, metrics = OBJECTIVES["ppo_clip"](logprobs, batch, torch.ones_like(logprobs))
     assert metrics["ratio_max"] == near(expected["max_tok_ratio"])
+
+
+def test_divergence_from_the_reference_of_a_turn():
+    given, expected = VECTORS["kl_turn"]["in"], out("kl_turn")
+    batch = batch_of_tokens(torch.tensor([[True, True]])).replace(
+        old_logprobs=torch.tensor([given["logp_old"]]),
+        ref_logprobs=torch.tensor([given["logp_ref"]]),
+    )
+    for estimator in ("k1", "k3"):
+        assert turn_divergences(batch, estimator=estimator).item() == near(expected[estimator])
 
 
 def test_train_inference_mismatch():

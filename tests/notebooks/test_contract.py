@@ -151,7 +151,7 @@ def test_a_definition_taught_is_compared_with_the_library(notebook):
 
 
 @each_notebook
-def test_no_measured_number_is_typed_in_prose(notebook):  # complaints F12
+def test_no_measured_number_is_typed_in_prose(notebook):
     if is_teaching(notebook):
         pytest.skip("worked examples hold their numbers, and assert them")
     document = runner.read_notebook(notebook)

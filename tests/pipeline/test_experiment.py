@@ -9,13 +9,16 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 import yaml
 
-from turncredit import experiment, params, tasks
+from turncredit import experiment, params, run_checks, tasks
+from turncredit.code_version import code_hash
 from turncredit.experiment import Experiment, Job, experiment_from, run, run_experiment
-from turncredit.results import RunDirectory, code_hash
+from turncredit.results import RunDirectory
+from turncredit.run_checks import check_runs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLAIN = {
@@ -31,6 +34,7 @@ FILES = [
     "eval.csv",
     "turns.csv.gz",
     "trajectories.jsonl.gz",
+    "questions.csv",
     "checkpoint.safetensors",
 ]
 CODE = code_hash()
@@ -135,7 +139,7 @@ def test_a_finished_run_is_not_repeated_and_a_changed_one_is(home, inline):
 
 
 def test_an_edited_task_file_is_read_again_in_the_same_kernel(home, inline):
-    """Edit, rerun the cell: a notebook's process lives for days (complaint F9)."""
+    """Edit, rerun the cell: a notebook's process lives for days."""
     run_experiment(experiment_from(parameters()))
     write_task(home, steps=3)
     assert run_experiment(experiment_from(parameters())) == ["tiny/grpo/seed_0"]
@@ -408,7 +412,7 @@ def test_workers_busy_or_idle_end_when_their_parent_is_killed(home, tmp_path):
     orphans: set[int] = set()
     try:
         long_run = directory(home, "long/grpo/seed_0").path / "metrics.csv"
-        begun = wait_for(lambda: long_run.exists() and directory(home).manifest.exists(), 120)
+        begun = wait_for(lambda: long_run.exists() and directory(home).manifest.exists(), 600)
         assert begun, "one worker busy and one idle were wanted"
         orphans = workers_of(parent.pid)
         assert len(orphans) == 2
@@ -468,3 +472,61 @@ def test_a_warm_start_task_of_another_size_is_refused_by_name(home):
     asked = experiment_from(parameters(tasks=["wide"]))
     with pytest.raises(ValueError, match=r"wide\.yaml: warm_start_task = 'tiny' has another"):
         run(Job(asked, "wide", "grpo", 0), CODE, lambda *shown: None)
+
+
+def test_a_manifest_counts_the_failures_of_its_run_alone(home, inline, monkeypatch):
+    """Runs that follow each other in one process share the task and so its counters."""
+    values = task_values(steps=2)
+    values["disturbances"] |= {"tool_failure": 1.0}
+    (home / "params" / "smoke" / "tasks" / "tiny.yaml").write_text(yaml.safe_dump(values))
+    evaluate = experiment._evaluate
+
+    def fail_once_and_evaluate(task, *others):
+        task.environment.counts["search"] += 1
+        evaluate(task, *others)
+
+    monkeypatch.setattr(experiment, "_evaluate", fail_once_and_evaluate)
+    run_experiment(experiment_from(parameters(seeds=[0, 1])))
+    for seed in (0, 1):
+        manifest = directory(home, f"tiny/grpo/seed_{seed}").manifest
+        counted = json.loads(manifest.read_text())["failures"]
+        assert counted["injected_search"] == 2, "one before training and one after it"
+
+
+# --- runs that cannot be trusted
+
+
+def rewritten(table: Path, change) -> None:
+    frame = pd.read_csv(table)
+    change(frame)
+    frame.to_csv(table, index=False)
+
+
+def test_runs_that_cannot_be_trusted_are_refused_by_name(home, inline, monkeypatch):
+    asked = experiment_from(parameters())
+    run_experiment(asked)
+    check_runs(asked)
+    run = directory(home)
+    stray = directory(home, "tiny/grpo/seed_9").path
+    stray.mkdir()
+    with pytest.raises(ValueError, match=r"seed_9: this run is not among the parameters"):
+        check_runs(asked)
+    stray.rmdir()
+    with pytest.raises(ValueError, match=r"tiny/grpo/seed_0 is not finished with these"):
+        check_runs(experiment_from(parameters(arms={"grpo": PLAIN | {"weight": "drop_failed"}})))
+    monkeypatch.setattr(run_checks, "is_finished", lambda job, code: True)
+    metrics = run.path / "metrics.csv"
+    whole = metrics.read_bytes()
+    for column, value, complaint in (
+        ("missing_rewards", 1, "has missing rewards"),
+        ("loss", None, "loss or gradient that is not a number"),
+        ("mean_abs_logprob_diff", 0.01, "samples from another distribution"),
+        ("ratio_max", 1.0, "never moved a ratio"),
+    ):
+        rewritten(metrics, lambda frame, c=column, v=value: frame.__setitem__(c, v))
+        with pytest.raises(ValueError, match=rf"tiny/grpo/seed_0 .*{complaint}"):
+            check_runs(asked)
+        metrics.write_bytes(whole)
+    metrics.write_bytes(whole[: whole.rindex(b"\n", 0, -1) + 1])
+    with pytest.raises(ValueError, match=r"has 4 of 5 steps"):
+        check_runs(asked)

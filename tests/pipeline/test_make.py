@@ -343,22 +343,28 @@ def test_a_real_failing_notebook_is_repaired_by_the_next_call(real_checkout):
 FAKE_MAKE = """#!/bin/sh
 echo "$1" >> calls.log
 cat > /dev/null   # stdin must be closed, or this waits for ever
-[ "$1" = test ] || exit $SMOKE_CODE
+[ "$1" = test-verl ] && exit $VERL_CODE
+[ "$1" = smoke ] && exit $SMOKE_CODE
 echo "===== 3 passed in 0.10s ====="
 exit $TEST_CODE
 """
 
 
 @pytest.mark.parametrize(
-    ("test_code", "smoke_code", "ran"),
-    [(0, 0, ["test", "smoke"]), (1, 0, ["test"]), (0, 1, ["test", "smoke"])],
+    ("failing", "ran"),
+    [
+        (None, ["test", "test-verl", "smoke"]),
+        ("TEST", ["test"]),
+        ("VERL", ["test", "test-verl"]),
+        ("SMOKE", ["test", "test-verl", "smoke"]),
+    ],
 )
-def test_ci_fails_when_anything_fails(checkout, test_code, smoke_code, ran):
+def test_ci_fails_when_anything_fails(checkout, failing, ran):
     write(checkout / "bin" / "make", FAKE_MAKE)
     (checkout / "bin" / "make").chmod(0o755)
     (checkout / ".ci").mkdir()
     shutil.copy(REPOSITORY / ".ci" / "run", checkout / ".ci" / "run")
-    codes = {"TEST_CODE": str(test_code), "SMOKE_CODE": str(smoke_code)}
+    codes = {f"{name}_CODE": str(int(name == failing)) for name in ("TEST", "VERL", "SMOKE")}
     environment = {**os.environ, **codes, "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}"}
     outcome = subprocess.run(
         [checkout / ".ci" / "run"],
@@ -369,6 +375,6 @@ def test_ci_fails_when_anything_fails(checkout, test_code, smoke_code, ran):
         timeout=60,
     )
     assert calls(checkout) == ran
-    assert (outcome.returncode == 0) == (test_code == smoke_code == 0)
-    if outcome.returncode == 0:
+    assert (outcome.returncode == 0) == (failing is None)
+    if failing is None:
         assert outcome.stdout.splitlines()[-1] == "===== 3 passed in 0.10s ====="

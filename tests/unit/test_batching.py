@@ -8,7 +8,7 @@ from batches import make_batch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turncredit.batching import TurnBatch, from_trajectories, row_sums
+from turncredit.batching import LAYOUT, REQUIRED, TurnBatch, from_trajectories, row_sums
 from turncredit.records import Trajectory, Turn
 
 
@@ -41,6 +41,7 @@ def changed(name: str, place: tuple[int, ...], value: float) -> TurnBatch:
         ("teacher_logprobs", (1, 4), math.nan, "teacher_logprobs: row 1, token 4"),
         ("values", (1, 4), math.inf, "values: row 1, token 4 is not finite"),
         ("oracle_turn", (1,), 2, "oracle_turn: row 1 is not in -1 .. 1"),
+        ("turn_rewards", (1, 1), -math.inf, "turn_rewards: row 1, turn 1 is infinite"),
     ],
 )
 def test_validate_names_the_field_and_the_row(name, place, value, message):
@@ -55,6 +56,8 @@ def test_validate_names_the_field_and_the_row(name, place, value, message):
         ("entropies", (1, 4), math.nan),  # not computed
         ("old_logprobs", (1, 0), math.nan),  # outside the mask
         ("entropies", (1, 0), math.inf),
+        ("turn_rewards", (1, 1), math.nan),  # missing
+        ("turn_rewards", (1, 0), math.inf),  # of an empty turn
     ],
 )
 def test_validate_accepts_what_may_be_missing(name, place, value):
@@ -94,6 +97,35 @@ def test_turn_lengths_sums_and_gather_agree_with_the_layout():
         batch.gather_turns(numbers[:, :2])
 
 
+@pytest.mark.parametrize("shape", [(2,), (2, 1), (2, 3), (9, 2), (1, 9), (2, 9, 1)])
+def test_sums_refuse_another_shape(shape):
+    """The transposed rows have as many numbers: they would be summed in silence."""
+    batch = make_batch([[2, 0, 1], [0, 2]])
+    assert batch.token_ids.shape == (2, 10)
+    for wrong in (shape, (10, 2)):
+        with pytest.raises(ValueError, match=r"turn_sums: values have shape .*, not \(2, 10\)"):
+            batch.turn_sums(torch.zeros(wrong))
+
+
+@pytest.mark.parametrize("name", LAYOUT)
+def test_what_is_no_tensor_is_named(name):
+    batch = make_batch([[2, 1], [0, 3]])
+    for value in (3, [1.0], "x", *([None] if name in REQUIRED else [])):
+        with pytest.raises(TypeError, match=rf"TurnBatch\.{name}: \w+, not a tensor"):
+            batch.replace(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("groups", "row"), [([0, 0, 1, 1, 1], 0), ([5, 5, 5, 2, 2], 3), ([0, 1, 2, 3, 4], 0)]
+)
+def test_incomplete_and_duplicate_groups_name_the_first_row(groups, row):
+    batch = make_batch([[1]] * 5, groups=groups)
+    batch.validate()
+    with pytest.raises(ValueError, match=f"TurnBatch.group_ids: row {row} is in no group of 3"):
+        batch.validate(group_size=3)
+    make_batch([[1]] * 4, groups=[-7, 9, 9, -7]).validate(group_size=2)
+
+
 def test_sums_accumulate_in_float64():
     """A float32 accumulator would lose the ones between 1e9 and -1e9."""
     batch = make_batch([[5]])
@@ -114,6 +146,17 @@ def test_select_takes_rows_of_every_field_and_keeps_the_width():
     assert batch.select(slice(0, 2)).rewards.tolist() == [0.0, 1.0]
     assert len(batch.select([]).rewards) == 0
     assert batch.replace(values=None).select([1]).values is None
+
+
+def test_a_list_of_flags_selects_as_a_mask_does():
+    """As numbers, True would be row 1 and False row 0."""
+    batch = make_batch([[1], [2], [3]], rewards=[0.0, 0.5, 1.0])
+    flags = [True, False, True]
+    for rows in (flags, torch.tensor(flags), [0, 2], (0, 2)):
+        assert batch.select(rows).rewards.tolist() == [0.0, 1.0]
+    assert batch.select([]).token_ids.shape == (0, batch.token_ids.shape[1])
+    with pytest.raises(IndexError):
+        batch.select([0.0, 2.0])
 
 
 def test_a_replaced_batch_forgets_what_was_derived_from_the_old_fields():

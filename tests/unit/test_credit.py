@@ -7,7 +7,7 @@ import torch
 from batches import make_batch, ragged_batches
 from hypothesis import given
 
-from turncredit.credit import BASES, TURN_WEIGHTS, token_advantages
+from turncredit.credit import BASES, TURN_WEIGHTS, token_advantages, weigh
 from turncredit.credit.gates import RULES, decision_turns
 from turncredit.credit.weights import suffix_mask_statistics
 
@@ -47,7 +47,7 @@ def test_grpo_table(rewards, expected):
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 0.7, -0.3, 1e-30, 1e30])
 @pytest.mark.parametrize("size", [2, 3, 7, 8, 16])
 def test_equal_rewards_give_exactly_zero(reward, size):
-    """complaints B2: seven float32 rewards of 0.1 over std + 1e-8 would give -0.41 each."""
+    """Seven float32 rewards of 0.1 over std + 1e-8 would give -0.41 each."""
     for eps in (1e-6, 1e-8, 0.0):
         assert advantages([reward] * size, eps=eps) == [0.0] * size
 
@@ -287,6 +287,11 @@ def test_statistics_by_hand():
             "gate_rate": 2 / 3,
             "gate_rate_penalised": 2 / 3,
             "gate_turn": 0.5,  # turns 1 and 0
+            "gate_at_0": 0.5,
+            "gate_at_1": 0.5,
+            "gate_at_2": 0.0,
+            "gate_at_3": 0.0,
+            "gate_at_later": 0.0,
             "masked_share_failed": (4 + 6) / 17,
             "masked_share": (4 + 6) / 23,
             "failed": 3.0,
@@ -362,3 +367,22 @@ def test_options_reach_their_stage():
 def test_unknown_methods_and_options_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         token_advantages(make_batch([[1], [1]]), **arguments)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 1), (1, 9), (9, 2), (2, 3)])
+@pytest.mark.parametrize("weight", ["none", "aem", "suffix_mask"])
+def test_base_advantages_of_another_shape_are_refused(shape, weight):
+    batch = make_batch([[2, 2], [2, 1]])
+    with pytest.raises(ValueError, match=r"weigh: base has shape .*, not floating point \[B, L\]"):
+        weigh(batch, torch.zeros(shape), weight)
+    whole = torch.zeros(batch.token_ids.shape, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"weigh: base has .* type torch.int64"):
+        weigh(batch, whole, weight)
+
+
+@pytest.mark.parametrize(
+    "reference", [torch.ones(2, 2), torch.tensor(1.0), torch.tensor([-math.inf])]
+)
+def test_a_reference_is_one_finite_number_per_turn(reference):
+    with pytest.raises(ValueError, match="decision_turns: reference is not"):
+        gates([0.1, 0.2], rule="running", reference=reference)

@@ -15,6 +15,9 @@ from play import (
 )
 
 from turncredit.demonstrations import demonstrate, mentions, research
+from turncredit.environments import SearchR1, SearchR1Settings
+from turncredit.environments.wording import WORDINGS
+from turncredit.policies.vocabulary import tag_vocabulary
 
 WORDS = vocabulary()
 PERFECT = replace(RESEARCH, guess_first=0.0, error=0.0, quit=0.0, verify=1.0, patience=50)
@@ -65,14 +68,30 @@ def test_guessing_first_opens_with_the_popular_answer():
         assert opening == f"<external_verify> {guess} </external_verify>"
 
 
-def test_a_script_that_is_never_stopped_still_ends_with_an_answer():
+@pytest.mark.parametrize("tools", [ACTIONS, ("search", "answer")])
+def test_a_script_that_is_never_stopped_still_ends_with_an_answer(tools):
     for seed in range(30):
-        script = research(questions(1, seed)[0], SMALL.names, RESEARCH, random.Random(seed))
+        stream = random.Random(seed)
+        script = research(questions(1, seed)[0], SMALL.names, RESEARCH, stream, tools)
         messages = [next(script)]
         with pytest.raises(StopIteration):
             while len(messages) < 500:
                 messages.append(script.send("<information> none </information>"))
         assert messages[-1].startswith("<answer>")
+
+
+def test_without_read_chunk_and_verifier_it_reads_what_a_search_shows_and_answers():
+    settings = SearchR1Settings(max_turns=99, passage="<doc> {title} {text}")
+    environment = SearchR1(SMALL, settings, wording=WORDINGS["tiny"])
+    known = tag_vocabulary(environment.actions, [*environment.words, *SMALL.words])
+    for asked in (q for q in questions(20) if q.hops[-1].paragraph):
+        stream = random.Random(1)
+        shown = demonstrate(environment, known, asked, SMALL.names, PERFECT, stream, 9999)
+        assert {turn.action for turn in shown.turns} == {"search", "answer"}
+        assert (shown.success, shown.grounded) == (True, True)
+        guessing = replace(RESEARCH, guess_first=1.0)
+        guessed = demonstrate(environment, known, asked, SMALL.names, guessing, stream, 9999)
+        assert [turn.action for turn in guessed.turns] == ["answer"]
 
 
 def test_a_demonstration_is_a_function_of_its_stream_alone():

@@ -12,21 +12,29 @@ import turncredit
 PACKAGE = Path(turncredit.__file__).parent
 LEVELS = {
     0: "paths params seeding storage methods parallel",
-    1: "records answers checkpoints",
+    1: "records answers checkpoints spans logprobs",
     2: "retrieval worlds",
     3: "environments",
     4: "policies rollout",
     5: "batching signals demonstrations",
-    6: "credit objectives",
+    6: "credit objectives reward_shaping dynamic_sampling",
     7: "training evaluation warm_start probe audit verl_plugin",
-    8: "results stats tasks",
-    9: "plots viewer notebook_runner experiment",
+    8: "results stats tasks code_version",
+    9: "plots viewer notebook_runner experiment run_checks",
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names.split()}
-SIDEWAYS = {("worlds", "retrieval"), ("rollout", "policies"), ("signals", "batching")}
+SIDEWAYS = {
+    ("worlds", "retrieval"),
+    ("rollout", "policies"),
+    ("signals", "batching"),
+    ("run_checks", "experiment"),
+}
 """(importer, imported) pairs of one level that are allowed: the table has them on two lines."""
 
-TORCH_ONLY = ("batching", "signals", "credit", "objectives", "methods")
+TORCH_ONLY = (
+    "spans", "logprobs", "batching", "signals", "credit", "objectives", "methods",
+    "reward_shaping", "dynamic_sampling",
+)  # fmt: skip
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 

@@ -97,7 +97,7 @@ def test_setuptools_reads_the_version_of_the_package(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["lib/turncredit/__init__.py", "lib/turncredit/worlds/base.py"])
-def test_the_library_is_not_ignored_by_git(path):  # complaints G4
+def test_the_library_is_not_ignored_by_git(path):
     if not (REPOSITORY / ".git").exists():
         pytest.skip("no git checkout")
     outcome = subprocess.run(
@@ -163,7 +163,7 @@ def top_level_imports(path: Path) -> set[str]:
 # ---- the CPU lock --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cpu-lock.txt", "cpu-nodeps.txt"])
+@pytest.mark.parametrize("name", ["cpu-lock.txt", "cpu-nodeps.txt", "verl-lock.txt"])
 def test_pins_are_exact_and_name_no_place(name):
     text = (REQUIREMENTS / name).read_text(encoding="utf-8")
     for requirement in read(name).values():

@@ -48,6 +48,8 @@ class Letters:
         vectors = np.array(counts, dtype=np.float32).reshape(len(texts), 26)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
+    encode_passages = encode
+
 
 def positions(hits: list[Hit]) -> list[int]:
     return [hit.position for hit in hits]
@@ -139,7 +141,7 @@ def build(request: pytest.FixtureRequest, tmp_path: Path):
 
 def test_more_asked_for_than_there_is(build) -> None:
     [hits] = build(DOCUMENTS[:3]).search(["France"], 5)
-    assert sorted(positions(hits)) == [0, 1, 2]  # complaints E1: three, no -1, no duplicate
+    assert sorted(positions(hits)) == [0, 1, 2]  # three, no -1, no duplicate
 
 
 def test_empty_corpus_and_no_queries(build) -> None:
@@ -216,7 +218,7 @@ def test_padding_by_minus_one_is_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
     padded = np.array([[2, -1, 0, -1]])
     monkeypatch.setattr(index, "_candidates", lambda queries, count: padded[:, :count])
     [hits] = index.search(np.array([[0.5, 0, 1, 0.9]]), 4)
-    assert hits == [Hit(2, 1.0), Hit(0, 0.5)]  # complaints E1: never the last document
+    assert hits == [Hit(2, 1.0), Hit(0, 0.5)]  # never the last document
 
 
 def test_queries_of_another_dimension_or_not_finite_are_refused(backend: str) -> None:

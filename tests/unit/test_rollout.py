@@ -22,7 +22,12 @@ from play import (
 
 import turncredit
 from turncredit.batching import from_trajectories
-from turncredit.evaluation import evaluate, evaluation_rows, evaluation_set_hash
+from turncredit.evaluation import (
+    evaluate,
+    evaluation_rows,
+    evaluation_set_hash,
+    question_rows,
+)
 from turncredit.rollout import roll_out
 
 WORDS = vocabulary()
@@ -97,7 +102,7 @@ def test_sampled_tokens_are_those_under_the_mask():
 
 
 def test_a_turn_ends_with_the_closing_tag_it_sampled_or_at_its_cap():
-    """Complaint A11: the stop token is the policy's own and is trained."""
+    """The stop token is the policy's own and is trained."""
     trajectories = rolled(policy(), coin_environment(0.1), questions(30), max_turn_tokens=7)
     turns = [turn for t in trajectories for turn in t.turns[:-1]]
     assert any(turn.sampled_ids[-1] in CLOSING and len(turn.sampled_ids) < 7 for turn in turns)
@@ -123,7 +128,7 @@ def test_a_script_is_played_word_for_word():
 
 
 def test_an_answer_that_the_tool_wrote_earns_nothing():
-    """Complaint D5, through the engine: the context holds the gold answer in answer tags."""
+    """Through the engine: the context holds the gold answer in answer tags."""
     asked = questions(1)
     gold = asked[0].answers[0]
     environment = synthetic_environment(header=f"<answer> {gold} </answer> {{title}}")
@@ -211,7 +216,7 @@ def test_a_prompt_that_leaves_room_for_one_token_gives_one():
 @pytest.mark.parametrize("end", [0.02, 0.3])
 @pytest.mark.parametrize("seed", range(3))
 def test_rollout_and_scoring_agree(end, seed):
-    """Complaint C3, on ragged batches with dropped rows and with rows that fill max_tokens."""
+    """On ragged batches with dropped rows and with rows that fill max_tokens."""
     model = policy(seed)
     trajectories = rolled(model, coin_environment(end), questions(24), seed=seed)
     batch = from_trajectories(trajectories, group_ids=range(24))
@@ -323,7 +328,7 @@ def test_the_evaluation_set_hash_knows_texts_answers_and_order():
 
 
 def test_only_prompts_observations_and_scripts_are_ever_encoded():
-    """Complaint A2: policy-sampled ids stay ids, in every module."""
+    """Policy-sampled ids stay ids, in every module; a judge's tokenizer is its own."""
     package = Path(turncredit.__file__).parent
     allowed = {
         ("rollout/lockstep.py", "episode.prompt"),
@@ -335,7 +340,7 @@ def test_only_prompts_observations_and_scripts_are_ever_encoded():
     found = set()
     for path in package.rglob("*.py"):
         name = path.relative_to(package).as_posix()
-        if name.startswith(("retrieval/", "policies/vocabulary")):
+        if name.startswith(("retrieval/", "policies/vocabulary", "environments/judges/")):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
@@ -343,3 +348,15 @@ def test_only_prompts_observations_and_scripts_are_ever_encoded():
             if given and not isinstance(node.args[0], ast.Constant):
                 found.add((name, ast.unparse(node.args[0])))
     assert found == allowed
+
+
+def test_question_rows_hold_bins_and_outcomes_and_say_what_is_missing():
+    asked = [replace(questions(2)[0], answers=("the",)), replace(questions(2)[1], hops=())]
+    scripts = ["<answer> western </answer>", f"<answer> {asked[1].answers[0]} </answer>"]
+    played = rolled(ScriptedPolicy(scripts, WORDS), synthetic_environment(), asked)
+    unusable, unknown = question_rows(asked, played)
+    assert (unusable["question_id"], unusable["hops"]) == (asked[0].id, "2 hops")
+    assert (unusable["reward"], unusable["success"], unusable["grounded"]) == (None, False, False)
+    assert (unknown["hops"], unknown["grounded"]) == ("unknown", None)
+    assert (unknown["reward"], unknown["success"]) == (1.0, True)
+    assert (unknown["turns"], unknown["stop_reason"]) == (1, "answer")

@@ -54,6 +54,15 @@ def test_a_failing_writer_leaves_the_old_file_and_nothing_else(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
+def test_an_error_without_a_number_is_one_sentence_that_names_the_file(tmp_path):
+    with (
+        pytest.raises(OSError, match=r"^cannot write .*/table: 9 requested and 4 written$"),
+        atomic_path(tmp_path / "table"),
+    ):
+        raise OSError("9 requested and 4 written")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(OSError, match=r"cannot write .*target"):

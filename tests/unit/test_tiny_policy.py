@@ -104,7 +104,7 @@ def test_a_first_token_under_the_mask_is_refused():
 
 
 def test_only_logits_of_sampled_tokens_get_a_gradient():
-    """Complaint A1: an observation is read, but the policy is never taught to say it."""
+    """An observation is read, but the policy is never taught to say it."""
     token_ids, mask, _ = ragged(20, 25)
     model = policy()
     logprobs, _ = model.score(token_ids, mask)
@@ -124,7 +124,7 @@ def test_only_logits_of_sampled_tokens_get_a_gradient():
 
 
 def test_sign_of_influence():
-    """Complaint A9: another sampled token changes the loss; so does what an observation says, but
+    """Another sampled token changes the loss; so does what an observation says, but
     only through what is sampled after it."""
     token_ids, mask, _ = ragged(1, 20)
     mask[0, 10:] = False

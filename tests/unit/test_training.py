@@ -18,6 +18,7 @@ from play import (
 from turncredit import training
 from turncredit.batching import from_trajectories
 from turncredit.checkpoints import load_checkpoint, save_checkpoint
+from turncredit.credit import assign_credit
 from turncredit.records import Trajectory, Turn
 from turncredit.training import (
     Method,
@@ -108,7 +109,6 @@ def test_questions_differ_between_steps_and_form_groups_of_the_asked_size(monkey
 
 
 def test_one_update_per_batch_makes_every_ratio_1_and_clips_nothing():
-    """Complaint C1."""
     logs, *_ = run(settings=replace(TRAINING, updates_per_batch=1))
     for log in logs:
         assert log.metrics["clip_fraction"] == 0.0
@@ -125,7 +125,7 @@ def test_several_updates_move_the_ratio_and_can_clip():
 
 
 def test_the_old_log_probs_are_rescored_before_the_first_update():
-    """Complaint C11: against stored log-probs, of the policy before any update of the step."""
+    """Against stored log-probs, of the policy before any update of the step."""
     model = policy()
     logs = steps(model, new_optimiser(model, TRAINING))
     fresh = policy()
@@ -187,9 +187,7 @@ def test_turn_rows_by_hand():
 def test_missing_rewards_are_counted_and_left_out_of_the_mean():
     trajectories = [*hand_made(), replace(hand_made()[0], reward=None)]
     batch = from_trajectories(trajectories, group_ids=[0, 0, 0])
-    metrics = training.step_metrics(
-        trajectories, batch, torch.zeros(batch.token_ids.shape), torch.ones(3, batch.num_turns)
-    )
+    metrics = training.step_metrics(trajectories, batch, assign_credit(batch, weight="none"))
     assert (metrics["reward"], metrics["missing_rewards"]) == (0.5, 1)
     assert (metrics["success"], metrics["tokens"]) == (pytest.approx(2 / 3), 7)
     missing = batch.replace(rewards=torch.full((3,), math.nan))
@@ -213,3 +211,42 @@ def test_settings_that_cannot_train_are_refused_by_name(changes, named):
     with pytest.raises(ValueError, match=named):
         replace(TRAINING, **changes)
     assert TrainingSettings.__dataclass_fields__[named]
+
+
+def test_draws_of_a_turn_weight_differ_between_steps_and_seeds_but_not_between_runs(monkeypatch):
+    """A control that drew the same numbers at every step would be one fixed mask."""
+    drawn = []
+    credit = training.Method.credit
+
+    def spied(method, batch, *, generator, **given):
+        drawn.append(generator.initial_seed())
+        return credit(method, batch, generator=generator, **given)
+
+    monkeypatch.setattr(training.Method, "credit", spied)
+    random_suffix = Method("grpo", {}, "random_suffix", {"k": 2, "c": 1.0}, "ppo_clip", {})
+    once, again, other = (rows(run(random_suffix, seed=seed)[0]) for seed in (0, 0, 1))
+    assert once == again != other
+    count = TRAINING.steps
+    assert len(set(drawn[:count])) == count
+    assert drawn[:count] == drawn[count : 2 * count]
+    assert not set(drawn[:count]) & set(drawn[2 * count :])
+
+
+def test_a_weight_that_follows_the_policy_is_computed_anew_at_every_update(monkeypatch):
+    seen = []
+    reweigh = training.Method.reweigh
+
+    def spied(method, batch, base, logprobs):
+        found = reweigh(method, batch, base, logprobs)
+        moved = (logprobs - batch.old_logprobs)[batch.response_mask].abs().max().item()
+        seen.append((moved, (found.weights == 0).any().item()))
+        return found
+
+    monkeypatch.setattr(training.Method, "reweigh", spied)
+    clipped = Method("grpo", {}, "high_is_turns", {"limit": 1e-3}, "ppo_clip", {})
+    logs, *_ = run(clipped)
+    assert len(seen) == TRAINING.steps * TRAINING.updates_per_batch
+    first, second = seen[::2], seen[1::2]
+    assert all(moved < 1e-5 and not masked for moved, masked in first), "nothing has moved yet"
+    assert any(moved > 1e-3 and masked for moved, masked in second)
+    assert any(log.metrics["masked_share"] > 0 for log in logs)

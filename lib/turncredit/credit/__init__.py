@@ -5,16 +5,23 @@ training loop can import it.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from turncredit.batching import TurnBatch
+from turncredit.credit import (  # noqa: F401 (they enter their methods in the tables)
+    aem,
+    controls,
+    returns,
+    steps,
+    turn_selection,
+)
 from turncredit.credit.bases import BASES
+from turncredit.credit.tokens import sampled_only
 from turncredit.credit.weights import TURN_WEIGHTS
 
-__all__ = ["BASES", "TURN_WEIGHTS", "token_advantages"]
+__all__ = ["BASES", "TURN_WEIGHTS", "Credit", "assign_credit", "token_advantages", "weigh"]
 
 
 def token_advantages(
@@ -37,7 +44,41 @@ def token_advantages(
     Traceback (most recent call last):
     ValueError: base 'grpo' has no option 'sdt'; it has: std, eps, allow_singleton
     """
-    advantages = BASES[base](batch, **(base_options or {}))
-    weights = TURN_WEIGHTS[weight](batch, advantages, **(weight_options or {}))
-    weighted = advantages * batch.gather_turns(weights)
-    return torch.where(batch.response_mask, weighted, 0.0)
+    return assign_credit(batch, base, weight, base_options, weight_options).advantages
+
+
+class Credit(NamedTuple):
+    """The three stages of a batch's credit."""
+
+    base: Tensor
+    """[B, L]: base advantages, 0 outside `response_mask`."""
+    weights: Tensor
+    """[B, T]: multiplier of each turn."""
+    advantages: Tensor
+    """[B, L]: their product, what an objective gets; 0 outside `response_mask`."""
+
+
+def assign_credit(
+    batch: TurnBatch,
+    base: str = "grpo",
+    weight: str = "suffix_mask",
+    base_options: Mapping[str, Any] | None = None,
+    weight_options: Mapping[str, Any] | None = None,
+) -> Credit:
+    """`token_advantages` with what it is made of, for a loop that logs the stages."""
+    return weigh(batch, BASES[base](batch, **(base_options or {})), weight, weight_options)
+
+
+def weigh(
+    batch: TurnBatch, base: Tensor, weight: str, weight_options: Mapping[str, Any] | None = None
+) -> Credit:
+    """The second and third stage on base advantages [B, L]; for weights that follow the policy.
+
+    Raises ValueError for advantages of another shape, which could broadcast in silence.
+    """
+    expected = tuple(batch.response_mask.shape)
+    if base.shape != expected or not base.is_floating_point():
+        given = f"shape {tuple(base.shape)} and type {base.dtype}"
+        raise ValueError(f"weigh: base has {given}, not floating point [B, L] = {expected}")
+    weights = TURN_WEIGHTS[weight](batch, base, **(weight_options or {}))
+    return Credit(base, weights, sampled_only(batch, base * batch.gather_turns(weights)))

@@ -1,88 +1,160 @@
-"""Base advantages: what a trajectory, turn or token is worth before any turn weight.
+"""Base advantages from the outcome alone: one number per trajectory, before any turn weight.
 
 Each function takes a batch and returns [B, L], 0 outside `response_mask`.  A new one needs
-`@BASES.add` above it and nothing else.
+`@BASES.add` above it and nothing else.  Bases with step rewards or a critic: `returns`; with
+anchor states, entropies or information gains: `steps`.
+
+Rules of every group method: a group of equal rewards gets exactly 0.  A missing reward (NaN)
+stays out of its group's statistics and gets 0; so does whoever is left alone.  A group of one
+trajectory is a ValueError unless `allow_singleton`, then it gets 0, as in TRL (verl's `grpo` would
+return the raw reward).  An infinite reward is a ValueError.  `success` and `turn_rewards` are not
+read.
 """
 
 import torch
 from torch import Tensor
 
 from turncredit.batching import TurnBatch
+from turncredit.credit.groups import (
+    centred,
+    group_numbers,
+    known_rewards,
+    standardised,
+    whitened,
+)
+from turncredit.credit.options import check_choice, check_range
+from turncredit.credit.tokens import over_tokens, sampled_tokens
 from turncredit.methods import Methods
 
 BASES = Methods("base")
+DIVISORS = ("population", "sample")
 
 
 @BASES.add
 def grpo(
     batch: TurnBatch, *, std: str = "sample", eps: float = 1e-6, allow_singleton: bool = False
 ) -> Tensor:
-    """Reward minus group mean, over the group's standard deviation + eps (GRPO, as in verl).
+    """Reward minus group mean, over the group's standard deviation + eps (GRPO, arXiv 2402.03300).
 
     [B, L], constant over each trajectory, zero-sum in each group.  `std`: "sample" (n - 1, verl
-    and TRL) or "population" (n, the paper).  A group of equal rewards gets exactly 0.  A missing
-    reward (NaN) stays out of its group's statistics and gets 0; so does whoever is left alone.
-    A group of one trajectory is a ValueError unless `allow_singleton`, then it gets 0.
+    and TRL) or "population" (n, Klear-Reasoner's eq. 4).  eps is verl's; TRL adds 1e-4.
+
+    Biased: the division weights groups by their inverse spread, and the own reward in the mean
+    shrinks the rest by (n - 1) / n.
 
     >>> from turncredit.batching import two_turns_and_one
     >>> grpo(two_turns_and_one(), std="population")
     tensor([[-1.0000, -1.0000,  0.0000, -1.0000],
             [ 1.0000,  0.0000,  0.0000,  0.0000]])
     """
-    if std not in ("sample", "population"):
-        raise ValueError(f"grpo: unknown std {std!r}; there are: population, sample")
+    check_choice("grpo", "std", std, DIVISORS)
+    check_range("grpo", "scale", eps=eps)
     groups = group_numbers(batch, allow_singleton=allow_singleton)
-    centred, counts, equal = centred_rewards(batch.rewards, groups)
-    squares = _group_sums(centred.square(), groups, batch.rewards.argsort())
-    degrees = (counts - 1 if std == "sample" else counts).clamp(min=1)
-    scale = (squares / degrees).sqrt()[groups] + eps
-    return over_tokens(batch, torch.where(equal, 0.0, centred / scale))
+    known = known_rewards(batch)
+    return over_tokens(batch, standardised(batch.rewards, groups, known, std=std, eps=eps))
 
 
-def group_numbers(batch: TurnBatch, *, allow_singleton: bool) -> Tensor:
-    """[B] int64: group_ids renumbered 0, 1, ...; ValueError for a group of one (complaints B1)."""
-    _, groups, sizes = batch.group_ids.unique(return_inverse=True, return_counts=True)
-    alone = sizes[groups] == 1
-    if not allow_singleton and alone.any():
-        row = int(alone.nonzero()[0])
-        raise ValueError(
-            f"group {int(batch.group_ids[row])} has a single trajectory (row {row}): no baseline;"
-            " sample more of them or pass allow_singleton=True to give it advantage 0"
-        )
-    return groups
+@BASES.add
+def dr_grpo(batch: TurnBatch, *, allow_singleton: bool = False) -> Tensor:
+    """Reward minus group mean, not divided by anything (Dr. GRPO, arXiv 2503.20783).
 
+    [B, L], constant over each trajectory, zero-sum in each group.  The method's other half, a
+    constant denominator, is the aggregation `seq_mean_token_sum_norm`.
 
-def centred_rewards(rewards: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rewards minus group mean [B] float64, known rewards per group [G], who lacks contrast [B].
+    Expectation: (n - 1) / n times the policy gradient, for n known rewards in each group.
 
-    Sums run in order of reward, so neither the order of rows nor other groups change a bit.
-    No contrast: the group's rewards are all equal, or the own one is missing; the centred reward
-    is then exactly 0.  Max is compared with min because a mean of equal float rewards can be off
-    in the last place, which no epsilon cures (complaints B2).
+    >>> from turncredit.batching import two_turns_and_one
+    >>> dr_grpo(two_turns_and_one())
+    tensor([[-0.5000, -0.5000,  0.0000, -0.5000],
+            [ 0.5000,  0.0000,  0.0000,  0.0000]])
     """
-    missing = rewards.isnan()
-    order = rewards.argsort()
-    known = torch.where(missing, 0.0, rewards).double()
-    counts = _group_sums((~missing).double(), groups, order)
-    means = _group_sums(known, groups, order) / counts.clamp(min=1)
-    highest = _group_extremes(known, groups, ~missing, "amax")
-    lowest = _group_extremes(known, groups, ~missing, "amin")
-    equal = missing | (highest == lowest)[groups]
-    return torch.where(equal, 0.0, known - means[groups]), counts, equal
+    groups = group_numbers(batch, allow_singleton=allow_singleton)
+    deviations, _, _ = centred(batch.rewards, groups, known_rewards(batch))
+    return over_tokens(batch, deviations)
 
 
-def over_tokens(batch: TurnBatch, advantages: Tensor) -> Tensor:
-    """[B] to [B, L]: the trajectory's advantage at its sampled tokens, 0 elsewhere."""
-    return torch.where(batch.response_mask, advantages.to(batch.rewards.dtype)[:, None], 0.0)
+@BASES.add
+def dapo(
+    batch: TurnBatch, *, std: str = "sample", eps: float = 1e-6, allow_singleton: bool = False
+) -> Tensor:
+    """The advantage of `grpo`: DAPO (arXiv 2503.14476) changes what stands around it.
+
+    That is: clip-higher (`ppo_clip(clip_high=0.28)`), the aggregation `token_mean`, dynamic
+    sampling and the soft overlong penalty.  Options and result as for `grpo`, bit for bit.
+    """
+    return grpo(batch, std=std, eps=eps, allow_singleton=allow_singleton)
 
 
-def _group_extremes(values: Tensor, groups: Tensor, known: Tensor, reduce: str) -> Tensor:
-    """[B] to [G]: "amax" or "amin" over the known values of each group; 0 where none is known."""
-    start = values.new_zeros(int(groups.max()) + 1 if groups.numel() else 0)
-    return start.scatter_reduce(0, groups[known], values[known], reduce, include_self=False)
+@BASES.add
+def rloo(batch: TurnBatch, *, allow_singleton: bool = False) -> Tensor:
+    """Reward minus the mean reward of the *other* trajectories of the group (arXiv 2402.14740).
+
+    [B, L], constant over each trajectory: (R - group mean) * n / (n - 1), n known rewards.
+
+    Unbiased: the baseline does not contain the own reward, so the expectation of
+    sum(A * grad log pi) is the exact policy gradient.
+
+    >>> from turncredit.batching import two_turns_and_one
+    >>> rloo(two_turns_and_one())
+    tensor([[-1., -1.,  0., -1.],
+            [ 1.,  0.,  0.,  0.]])
+    """
+    groups = group_numbers(batch, allow_singleton=allow_singleton)
+    deviations, counts, _ = centred(batch.rewards, groups, known_rewards(batch))
+    factors = counts / (counts - 1).clamp(min=1)
+    return over_tokens(batch, deviations * factors[groups])
 
 
-def _group_sums(values: Tensor, groups: Tensor, order: Tensor) -> Tensor:
-    """[B] float64 to [G], adding in the given order of rows."""
-    total = values.new_zeros(int(groups.max()) + 1 if groups.numel() else 0)
-    return total.index_add(0, groups[order], values[order])
+@BASES.add
+def reinforce_pp(batch: TurnBatch, *, gamma: float = 1.0, eps: float = 1e-8) -> Tensor:
+    """Discounted outcome at each token, whitened over all sampled tokens of the batch.
+
+    [B, L]: gamma^(sampled tokens that follow) * R, then (x - mean) / sqrt(variance + eps), the
+    variance with n - 1 (REINFORCE++, arXiv 2501.03262, as in verl).  Observations do not count as
+    time.  Token-weighted: long trajectories weigh more.  Zero only when all outcomes of the
+    *batch* are equal (and gamma is 1); groups play no part.  The original also puts a
+    per-token KL penalty into the reward: that belongs to the caller.
+
+    Biased: mean and scale of the batch contain the own return.
+
+    >>> from turncredit.batching import two_turns_and_one
+    >>> reinforce_pp(two_turns_and_one())
+    tensor([[-0.5000, -0.5000,  0.0000, -0.5000],
+            [ 1.5000,  0.0000,  0.0000,  0.0000]])
+    """
+    check_range("reinforce_pp", "share", gamma=gamma)
+    check_range("reinforce_pp", "scale", eps=eps)
+    outcomes = torch.where(known_rewards(batch), batch.rewards.double(), torch.nan)
+    return _whitened_returns(batch, outcomes, gamma=gamma, eps=eps)
+
+
+@BASES.add
+def reinforce_pp_baseline(
+    batch: TurnBatch, *, eps: float = 1e-8, allow_singleton: bool = False
+) -> Tensor:
+    """Reward minus group mean, whitened over all sampled tokens of the batch (as in verl).
+
+    [B, L], constant over each trajectory.  A group of equal rewards gets the batch's common
+    shift, which is 0 only when the token-weighted mean is; so does an allowed group of one.
+
+    >>> from turncredit.batching import two_turns_and_one
+    >>> reinforce_pp_baseline(two_turns_and_one())
+    tensor([[-0.5000, -0.5000,  0.0000, -0.5000],
+            [ 1.5000,  0.0000,  0.0000,  0.0000]])
+    """
+    check_range("reinforce_pp_baseline", "scale", eps=eps)
+    groups = group_numbers(batch, allow_singleton=allow_singleton)
+    known = known_rewards(batch)
+    deviations, _, _ = centred(batch.rewards, groups, known)
+    return _whitened_returns(batch, torch.where(known, deviations, torch.nan), gamma=1.0, eps=eps)
+
+
+def _whitened_returns(batch: TurnBatch, outcomes: Tensor, *, gamma: float, eps: float) -> Tensor:
+    """Outcomes [B], NaN where missing, to whitened token returns [B, L]."""
+    tokens = sampled_tokens(batch)
+    returns = outcomes.index_select(0, tokens.rows)
+    if gamma != 1:
+        following = tokens.counts.index_select(0, tokens.rows) - 1 - tokens.ranks
+        exponents = torch.arange(batch.response_mask.shape[1], device=returns.device)
+        returns = returns * torch.pow(gamma, exponents.double()).index_select(0, following)
+    return tokens.scatter(batch, whitened(returns, ~returns.isnan(), eps=eps))

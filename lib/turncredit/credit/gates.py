@@ -1,5 +1,6 @@
 """Which turn of a trajectory stands out by the entropy of its first tokens, under ten rules."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from turncredit.batching import TurnBatch
+from turncredit.credit.options import check_choice, check_range
 from turncredit.signals import first_k_entropies
 
 MAD_TO_STD = 1.4826
@@ -40,22 +42,85 @@ def decision_turns(
     `last`           the last turn that passes `ratio`.
     `absolute`       `floor` alone; c is not used.
 
-    Raises ValueError for an unknown rule, c outside (0, 1) for `quantile`, a missing reference,
-    or an entropy that was not computed (NaN) among the first k tokens of a turn.
+    Raises ValueError for an unknown rule, k < 1, a negative floor, c that is not finite, or not in
+    (0, 1) for `quantile`, a reference that is missing or infinite, and an entropy that was not
+    computed (NaN) or is infinite among the first k tokens of a turn.
     """
-    if rule not in RULES:
-        raise ValueError(f"decision_turns: unknown rule {rule!r}; there are: {', '.join(RULES)}")
+    check_choice("decision_turns", "rule", rule, tuple(RULES))
+    check_range("decision_turns", "number", c=c)
+    check_range("decision_turns", "threshold", floor=floor)
+    h, real = opening_entropies(batch, k)
     if not batch.num_turns:
         return torch.full_like(batch.group_ids, -1)
-    h = first_k_entropies(batch, [k])[:, :, 0]
-    real = batch.turn_lengths() > 0
-    if (h.isnan() & real).any():
-        row, turn = (h.isnan() & real).nonzero()[0].tolist()
-        raise ValueError(f"decision_turns: row {row}, turn {turn} has entropies not computed (NaN)")
-    passed = real & (h >= floor)
-    h = torch.where(real, h, 0.0).double()
+    passed = real & (h.to(batch.entropies.dtype) >= floor)  # the floor is rounded as h is
     passed &= RULES[rule](h, real, c) if rule != "running" else _running(h, real, c, reference)
     return (last_true if rule == "last" else first_true)(passed)
+
+
+def opening_entropies(batch: TurnBatch, k: int) -> tuple[Tensor, Tensor]:
+    """Mean entropy of each turn's first min(k, length) tokens, and which turns have any token.
+
+    [B, T] float64, nats, 0 for an empty turn; [B, T] bool.  Raises ValueError for k < 1, and what
+    `refuse_unknown` raises.
+
+    >>> from turncredit.batching import two_turns_and_one
+    >>> opening_entropies(two_turns_and_one(), 1)[0]
+    tensor([[0.4000, 0.1000],
+            [0.3000, 0.0000]], dtype=torch.float64)
+    """
+    check_range("opening_entropies", "count", k=k)
+    return known_entropies(batch, first_k_entropies(batch, [k])[:, :, 0])
+
+
+def known_entropies(batch: TurnBatch, entropies: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, T], NaN for an empty turn, to float64 with 0 there, and which turns have any token.
+
+    Raises what `refuse_unknown` raises.
+    """
+    real = batch.turn_lengths() > 0
+    refuse_unknown(entropies, real)
+    return torch.where(real, entropies.detach(), 0.0).double(), real
+
+
+def refuse_unknown(entropies: Tensor, read: Tensor) -> None:
+    """ValueError naming row and turn of the first entropy [B, T] that is NaN or infinite.
+
+    read: [B, T] bool: turns to look at.
+    """
+    unknown = read & ~entropies.isfinite()
+    if unknown.any():
+        row, turn = unknown.nonzero()[0].tolist()
+        raise ValueError(
+            f"TurnBatch.entropies: row {row}, turn {turn} has entropies not computed (NaN) or"
+            " infinite; rescore the batch with the training engine"
+        )
+
+
+def update_reference(
+    reference: Tensor, batch: TurnBatch, *, k: int = 16, momentum: float = 0.9
+) -> Tensor:
+    """The running mean for rule `running` after one more batch: [T'] float64, nats, by turn index.
+
+    reference: [T''] of the steps before, `torch.empty(0)` at the start.  At each turn index
+    momentum * reference + (1 - momentum) * mean of h over the trajectories that have the turn;
+    the first mean seen stands as it is, a turn no trajectory has keeps its value (NaN if never
+    seen).  T' is the larger of T'' and T.  Raises ValueError for momentum outside [0, 1), and
+    what `opening_entropies` raises.
+
+    >>> from turncredit.batching import two_turns_and_one
+    >>> update_reference(torch.tensor([0.15]), two_turns_and_one(), k=1, momentum=0.5)
+    tensor([0.2500, 0.1000], dtype=torch.float64)
+    """
+    check_range("update_reference", "decay", momentum=momentum)
+    h, real = opening_entropies(batch, k)
+    size = max(len(reference), batch.num_turns)
+    before, mean = (h.new_full((size,), math.nan) for _ in range(2))
+    before[: len(reference)] = reference.to(h)
+    # Sorted and one after the other, so that neither order nor number of rows change a bit.
+    sums = torch.cat([h.new_zeros(1, h.shape[1]), h.sort(dim=0).values]).cumsum(dim=0)[-1]
+    mean[: batch.num_turns] = sums / real.sum(dim=0)  # 0 / 0 is NaN: no trajectory has the turn
+    mixed = momentum * before + (1 - momentum) * mean
+    return torch.where(before.isnan(), mean, torch.where(mean.isnan(), before, mixed))
 
 
 def _ratio(h: Tensor, real: Tensor, c: float) -> Tensor:
@@ -101,6 +166,8 @@ def _absolute(h: Tensor, real: Tensor, c: float) -> Tensor:
 def _running(h: Tensor, real: Tensor, c: float, reference: Tensor | None) -> Tensor:
     if reference is None:
         raise ValueError("decision_turns: rule 'running' needs reference=, mean entropies by turn")
+    if reference.dim() != 1 or reference.isinf().any():
+        raise ValueError(f"decision_turns: reference is not [T'] of finite or NaN: {reference}")
     expected = h.new_full((h.shape[1],), torch.nan)
     known = min(len(reference), h.shape[1])
     expected[:known] = reference[:known].to(expected)

@@ -1,18 +1,23 @@
 """Turn weights: one multiplier per turn on top of any base advantage.
 
 Each function takes a batch and the base advantages [B, L] and returns [B, T], 1 where the method
-is silent.  Empty turns never count and keep weight 1.  A new one needs `@TURN_WEIGHTS.add` above
-it and nothing else.
+is silent.  Empty turns never count and keep weight 1; no gradient passes through a weight.  A new
+one needs `@TURN_WEIGHTS.add` above it and nothing else.  Here: suffix masking, and what weights
+did as metrics.  Which turns to train on: `turn_selection`; AEM: `aem`; controls: `controls`.
 """
+
+import math
 
 import torch
 from torch import Tensor
 
 from turncredit.batching import TurnBatch
 from turncredit.credit.gates import decision_turns, last_true
+from turncredit.credit.options import check_choice, check_range
 from turncredit.methods import Methods
 
 TURN_WEIGHTS = Methods("turn weight")
+FAILED = ("outcome", "reward", "advantage")
 
 
 @TURN_WEIGHTS.add
@@ -31,15 +36,20 @@ def suffix_mask(
     c: float = 2.0,
     floor: float = 0.01,
     reference: Tensor | None = None,
+    failed: str = "outcome",
+    before: str = "keep",
+    after: float = 0.0,
 ) -> Tensor:
     """Entropy-gated suffix masking: after the decision turn of a failed trajectory, no penalty.
 
-    [B, T] of 0 and 1.  The decision turn is the turn that stands out by the entropy h_t of its
-    first k tokens (`decision_turns`, which documents `k, rule, c, floor, reference`).  Turns
-    after it get 0 where the trajectory failed (`~batch.success`) and the turn's base advantage,
-    summed over its tokens, is below 0; it and the turns before keep the full penalty.  Successes,
-    failures without a decision turn and turns with credit are untouched.  Source: the slides;
-    they state neither threshold nor rule: the defaults are this project's reading.
+    [B, T], of 0 and 1 by default.  The decision turn is the turn that stands out by the entropy
+    h_t of its first k tokens (`decision_turns`, which documents `k, rule, c, floor, reference`).
+    Turns after it keep `after` times their penalty where the trajectory failed (`failed`: see
+    `failed_trajectories`) and the turn's base advantage, summed over its tokens, is below 0.  The
+    decision turn keeps its full penalty; the turns before keep theirs (`before` "keep") or lose
+    it ("drop").  Successes, failures without a decision turn and turns with credit are untouched.
+    Source: the slides; they state neither threshold nor rule, nor what happens before the gate:
+    the defaults are this project's reading.
 
     >>> from turncredit.batching import two_turns_and_one
     >>> batch = two_turns_and_one()
@@ -48,10 +58,69 @@ def suffix_mask(
             [1., 1.]])
     """
     gate = decision_turns(batch, k=k, rule=rule, c=c, floor=floor, reference=reference)
-    after = torch.arange(batch.num_turns, device=gate.device) > gate[:, None]
-    gated = (gate >= 0) & ~batch.success
-    masked = after & gated[:, None] & (batch.turn_sums(base) < 0)
-    return torch.where(masked, base.new_zeros(()), base.new_ones(()))
+    blamed = penalised_turns(batch, base, failed)
+    return around_gate(base, blamed, gate, before=before, after=after)
+
+
+def failed_trajectories(batch: TurnBatch, base: Tensor, failed: str) -> Tensor:
+    """[B] bool: who failed, by the definition `failed`; ValueError for an unknown one.
+
+    `outcome`    not `batch.success`, whatever the (shaped) reward.
+    `reward`     the reward is below the best known one of its group; a missing reward is not a
+                 failure.  (In a group without contrast nobody fails, and nobody has an advantage.)
+    `advantage`  the base advantages of the trajectory sum to less than 0.
+    """
+    check_choice("turn weight", "failed", failed, FAILED)
+    if failed == "outcome":
+        return ~batch.success
+    if failed == "advantage":
+        return batch.turn_sums(base).sum(dim=1) < 0
+    _, groups = batch.group_ids.unique(return_inverse=True)
+    known = torch.where(batch.rewards.isnan(), -torch.inf, batch.rewards)
+    best = known.new_full(known.shape, -torch.inf).scatter_reduce(0, groups, known, "amax")
+    return batch.rewards < best[groups]  # a comparison with NaN is False
+
+
+def penalised_turns(batch: TurnBatch, base: Tensor, failed: str) -> Tensor:
+    """[B, T] bool: turns of failed trajectories whose base advantages sum to less than 0."""
+    return failed_trajectories(batch, base, failed)[:, None] & (batch.turn_sums(base) < 0)
+
+
+def around_gate(base: Tensor, blamed: Tensor, gate: Tensor, *, before: str, after: float) -> Tensor:
+    """[B, T]: `after` at the blamed turns after the gate turn, 0 before it if `before` is "drop".
+
+    blamed: [B, T] bool; gate: [B] int64, -1 for none: its row is all 1.
+    """
+    check_choice("turn weight", "before", before, ("keep", "drop"))
+    check_range("turn weight", "share", after=after)
+    turns = torch.arange(blamed.shape[1], device=gate.device)
+    gated = blamed & (gate >= 0)[:, None]
+    weights = base.new_ones(blamed.shape)
+    weights = weights.masked_fill(gated & (turns > gate[:, None]), after)
+    if before == "drop":
+        weights = weights.masked_fill(gated & (turns < gate[:, None]), 0.0)
+    return weights
+
+
+def weight_statistics(batch: TurnBatch, base: Tensor, weights: Tensor) -> dict[str, float]:
+    """What a turn weight [B, T] did, over non-empty turns; NaN where a denominator is empty.
+
+    `weight_min`, `weight_max`; `reweighted_share` tokens of turns with a weight other than 1 /
+    all tokens; `silent_groups` groups whose weights are all 1 / groups (for `aem` those whose
+    spread is too small); and everything `suffix_mask_statistics` returns.
+    """
+    lengths = batch.turn_lengths()
+    real = lengths > 0
+    changed = real & (weights != 1)
+    groups, touched = (batch.group_ids[t.any(dim=1)].unique().numel() for t in (real, changed))
+    chosen = weights[real].tolist() or [math.nan]
+    return {
+        "weight_min": min(chosen),
+        "weight_max": max(chosen),
+        "reweighted_share": _share((lengths * changed).sum(), lengths.sum()),
+        "silent_groups": (groups - touched) / groups if groups else math.nan,
+        **suffix_mask_statistics(batch, base, weights),
+    }
 
 
 def suffix_mask_statistics(batch: TurnBatch, base: Tensor, weights: Tensor) -> dict[str, float]:
@@ -62,22 +131,32 @@ def suffix_mask_statistics(batch: TurnBatch, base: Tensor, weights: Tensor) -> d
     is not counted here; `decision_turns` shows it.)
 
     `gate_rate` gated / failed; `gate_rate_penalised` gated / penalised; `gate_turn` mean over the
-    gated of their last turn before the masked ones; `masked_share_failed` and `masked_share`
-    masked tokens / tokens of failed trajectories and / all tokens; `failed` their number.
+    gated of their last turn before the masked ones, `gate_at_0` ... `gate_at_3`, `gate_at_later`
+    the shares of the gated with that turn; `masked_share_failed` and `masked_share` masked tokens
+    / tokens of failed trajectories and / all tokens; `failed` their number.
     """
     lengths, failed = batch.turn_lengths(), ~batch.success
     masked = failed[:, None] & (weights == 0) & (lengths > 0)
     gated = masked.any(dim=1)
-    kept_before = (lengths > 0) & ~masked & (masked.cumsum(dim=1) == 0)
+    gate = last_true((lengths > 0) & ~masked & (masked.cumsum(dim=1) == 0))[gated]
     masked_tokens = (lengths * masked).sum()
     penalised = failed & (batch.turn_sums(base).sum(dim=1) < 0)
     ratios = {
         "gate_rate": (gated.sum(), failed.sum()),
         "gate_rate_penalised": (gated.sum(), penalised.sum()),
-        "gate_turn": (last_true(kept_before)[gated].sum(), gated.sum()),
+        "gate_turn": (gate.sum(), gated.sum()),
+        **{f"gate_at_{turn}": ((gate == turn).sum(), gated.sum()) for turn in range(_APART)},
+        "gate_at_later": ((gate >= _APART).sum(), gated.sum()),
         "masked_share_failed": (masked_tokens, lengths[failed].sum()),
         "masked_share": (masked_tokens, lengths.sum()),
     }
-    pairs = torch.stack([torch.stack(pair) for pair in ratios.values()]).double()
-    shares = (pairs[:, 0] / pairs[:, 1]).tolist()  # 0 / 0 is NaN: missing, not zero
-    return dict(zip(ratios, shares, strict=True)) | {"failed": float(failed.sum())}
+    shares = {name: _share(*ratio) for name, ratio in ratios.items()}
+    return shares | {"failed": float(failed.sum())}
+
+
+_APART = 4
+"""Turns with a column of their own in the histogram of the gate turn."""
+
+
+def _share(part: Tensor, whole: Tensor) -> float:
+    return (part.double() / whole.double()).item()  # 0 / 0 is NaN: missing, not zero

@@ -2,5 +2,17 @@
 
 from turncredit.environments.deep_research import DeepResearch, DeepResearchSettings
 from turncredit.environments.protocol import Environment, Episode, Step
+from turncredit.environments.search_r1 import SearchR1, SearchR1Settings
+from turncredit.environments.wording import WORDINGS, Wording
 
-__all__ = ["DeepResearch", "DeepResearchSettings", "Environment", "Episode", "Step"]
+__all__ = [
+    "WORDINGS",
+    "DeepResearch",
+    "DeepResearchSettings",
+    "Environment",
+    "Episode",
+    "SearchR1",
+    "SearchR1Settings",
+    "Step",
+    "Wording",
+]

@@ -4,33 +4,41 @@ Source: the slides "Entropy-gated suffix masking", "From Search-R1 to a deep-res
 The defaults are the slides' constants; the tiny tier scales them down.
 """
 
-import functools
-import hashlib
 import random
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from turncredit.answers import exact_match, words
-from turncredit.environments.actions import parse_action
-from turncredit.environments.judges import Judge
-from turncredit.environments.protocol import Step
+from turncredit.answers import words
+from turncredit.environments.episode import NO_RESULTS, QuestionEpisode, failures_of
+from turncredit.environments.judges import VERDICTS, Judge
+from turncredit.environments.reading import (
+    Paragraph,
+    cut,
+    list_documents,
+    paragraphs,
+    parse_documents,
+    rank_by_overlap,
+    require_template,
+    separate,
+    template_words,
+)
+from turncredit.environments.wording import Wording
 from turncredit.params import require_positive
 from turncredit.worlds.base import Document, Question, World
-
-_BLANK_LINE = re.compile(r"\n\s*\n")
-_HALF_WORD = re.compile(r"[^\W_]+\Z")
 
 
 @dataclass(frozen=True)
 class DeepResearchSettings:
     """Constants of the environment."""
 
+    KIND: ClassVar[str] = "deep_research"
+
     max_turns: int = 20
     search_results: int = 3
     summary_characters: int = 8000
     header: str = "Doc {number} (Title: {title})"
-    """How a search hit is announced; may use {number} and {title}."""
+    """How a search hit is announced; may use {number}, {title} and {text}, and {text:.300} for the
+    first 300 characters of the document."""
     minimum_paragraph: int = 80
     """Paragraphs with fewer characters are dropped."""
     sections: int = 2
@@ -46,12 +54,7 @@ class DeepResearchSettings:
         require_positive(self, "section_characters")
         if self.minimum_paragraph < 0 or self.invalid_penalty < 0:
             raise ValueError("minimum_paragraph and invalid_penalty must not be below 0")
-        try:
-            self.header.format(number=1, title="")
-        except (KeyError, IndexError, ValueError) as error:
-            raise ValueError(
-                f"header = {self.header!r} may use {{number}} and {{title}}"
-            ) from error
+        require_template("header", self.header)
 
 
 @dataclass(frozen=True)
@@ -62,143 +65,78 @@ class DeepResearch:
     judge: Judge
     settings: DeepResearchSettings
     actions: tuple[str, ...] = ("search", "read_chunk", "external_verify", "answer")
+    wording: Wording = field(default_factory=Wording)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Every word that the environment itself says, for a word-level vocabulary."""
+        settings = self.settings
+        headers = template_words(settings.header, settings.search_results)
+        fixed = words(" ".join((NO_RESULTS, *VERDICTS)))
+        return tuple(dict.fromkeys([*self.wording.words(), *headers, *fixed]))
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Failed verdicts and searches by cause, over all episodes so far."""
+        return failures_of(judge=self.judge, search=self.world)
 
     def reset(self, question: Question, stream: random.Random) -> "DeepResearchEpisode":
         """Start an episode; search misses and judge noise come from `stream`."""
         return DeepResearchEpisode(self, question, stream)
 
 
-class DeepResearchEpisode:
+class DeepResearchEpisode(QuestionEpisode):
     """One question being researched.  Full documents stay in a stash outside the context."""
 
     def __init__(
         self, environment: DeepResearch, question: Question, stream: random.Random
     ) -> None:
-        self.environment = environment
-        self.question = question
-        self.stream = stream
-        self.prompt = f"<question> {question.text} </question>"
-        self.success = False
+        super().__init__(environment, question, stream)
         self.sections: list[str] = []
-        """Paragraphs returned by read_chunk so far: the gathered context that the judge may see."""
+        """Texts of documents as the policy was shown them, each cut as it saw it: the gathered
+        context, and all that the judge may see."""
         self._stash: dict[str, Document] = {}
-        self._returned: set[str] = set()
-        self._turns = 0
-        self._invalid = 0
+        self._unread: dict[str, Paragraph] = {}
+        """By MD5, in the order of the stash."""
+        self._read_before: set[str] = set()
 
-    @property
-    def reward(self) -> float | None:
-        """1 for an exact match, 0 otherwise, minus the penalty of malformed messages.
-
-        None (missing, which is not 0) if the question has no usable gold answer.
-        """
-        if exact_match("", self.question.answers) is None:
-            return None
-        return float(self.success) - self.environment.settings.invalid_penalty * self._invalid
-
-    @property
-    def grounded(self) -> bool:
-        """Whether the paragraph that states the answer was ever read."""
-        paragraph = self.question.hops[-1].paragraph
-        return bool(paragraph) and paragraph in self.sections
-
-    def step(self, message: str) -> Step:
-        """Act on one message."""
-        settings = self.environment.settings
-        action, argument = parse_action(message, self.environment.actions)
-        self._turns += 1
-        if action == "answer":
-            correct = exact_match(argument, self.question.answers)
-            self.success = bool(correct)
-            return Step(action, "", stop_reason="answer", correct=correct)
-        if action == "invalid":
-            self._invalid += 1
-            if settings.invalid_ends:
-                return Step(action, "", stop_reason="invalid")
-        if self._turns >= settings.max_turns:
-            return Step(
-                action, "", stop_reason="max_turns", correct=self._guess_correct(action, argument)
-            )
-        observation = f"<information> {self._observe(action, argument)} </information>"
-        return Step(action, observation, correct=self._guess_correct(action, argument))
-
-    def _guess_correct(self, action: str, argument: str) -> bool | None:
-        return exact_match(argument, self.question.answers) if action == "external_verify" else None
-
-    def _observe(self, action: str, argument: str) -> str:
+    def _use(self, action: str, argument: str) -> str:
         if action == "search":
             return self._search(argument)
         if action == "read_chunk":
             return self._read(argument)
-        if action == "external_verify":
-            judge = self.environment.judge
-            return judge.verdict(self.question, argument, self.sections, self.stream)
-        return "invalid action"
+        judge = self.environment.judge
+        return judge.verdict(self.question, argument, tuple(self.sections), self.stream)
 
     def _search(self, query: str) -> str:
         settings = self.environment.settings
-        found = self.environment.world.search(
-            self.question, query, settings.search_results, self.stream
-        )
-        self._stash.update((document.id, document) for document in found)
-        lines = [
-            settings.header.format(number=n, title=d.title) for n, d in enumerate(found, start=1)
-        ]
-        return cut("\n".join(lines), settings.summary_characters) or "no results"
+        limit = settings.search_results
+        hits = self.environment.world.search(self.question, query, limit, self.stream)
+        found = separate(hits, limit)
+        self._keep(found)
+        summary = list_documents(found, settings.header, settings.summary_characters)
+        if summary and "{text" in settings.header:
+            self.sections.append(self._show(summary))
+        return summary or NO_RESULTS
+
+    def _keep(self, documents: list[Document]) -> None:
+        """Put documents into the stash and their paragraphs among those that can be read."""
+        for document in documents:
+            if self._stash.get(document.id) == document:
+                continue
+            self._stash[document.id] = document
+            for paragraph in paragraphs(document.text, self.environment.settings.minimum_paragraph):
+                if paragraph.digest not in self._read_before:
+                    self._unread.setdefault(paragraph.digest, paragraph)
 
     def _read(self, query: str) -> str:
         settings = self.environment.settings
-        candidates = {
-            paragraph.digest: paragraph
-            for document in self._stash.values()
-            for paragraph in _paragraphs(document.text, settings.minimum_paragraph)
-            if paragraph.digest not in self._returned
-        }
-        best = rank_by_overlap(list(candidates.values()), query)[: settings.sections]
-        self._returned.update(paragraph.digest for paragraph in best)
-        self.sections += [paragraph.text for paragraph in best]
-        shown = [cut(paragraph.text, settings.section_characters) for paragraph in best]
-        return "\n".join(shown) or "none"
-
-
-@dataclass(frozen=True)
-class Paragraph:
-    """A paragraph with its distinct words and the MD5 that marks it as returned."""
-
-    text: str
-    words: frozenset[str]
-    digest: str
-
-
-def cut(text: str, limit: int) -> str:
-    """At most `limit` characters of a text, without the half of a word.
-
-    >>> cut("seat: The Hague", 13), cut("seat: The Hague", 99)
-    ('seat: The ', 'seat: The Hague')
-    """
-    if len(text) <= limit or not (text[limit - 1].isalnum() and text[limit].isalnum()):
-        return text[:limit]
-    return _HALF_WORD.sub("", text[:limit])
-
-
-def rank_by_overlap(paragraphs: Sequence[Paragraph], query: str) -> list[Paragraph]:
-    """Paragraphs sharing a word with the query, most distinct shared words first, ties in order."""
-    asked = set(words(query))
-    scored = [(len(asked & paragraph.words), paragraph) for paragraph in paragraphs]
-    kept = [pair for pair in scored if pair[0] > 0]
-    return [paragraph for _, paragraph in sorted(kept, key=lambda pair: -pair[0])]
-
-
-@functools.lru_cache(maxsize=16384)
-def _paragraphs(text: str, minimum: int) -> tuple[Paragraph, ...]:
-    """Blank-line separated paragraphs of at least `minimum` characters."""
-    pieces = (piece.strip() for piece in _BLANK_LINE.split(text))
-    return tuple(
-        Paragraph(
-            piece,
-            frozenset(words(piece)),
-            hashlib.md5(piece.encode(), usedforsecurity=False).hexdigest(),
-        )
-        for piece in pieces
-        if len(piece) >= max(minimum, 1)
-    )
+        if not self._stash:  # documents that came with the question, if any
+            self._keep(parse_documents(self.question.text))
+        best = rank_by_overlap(self._unread.values(), query)[: settings.sections]
+        for paragraph in best:
+            self._read_before.add(paragraph.digest)
+            del self._unread[paragraph.digest]
+        shown = [self._show(cut(paragraph.text, settings.section_characters)) for paragraph in best]
+        self.sections += shown
+        return "\n".join(shown) or self.environment.wording.nothing_to_read

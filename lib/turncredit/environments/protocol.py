@@ -1,6 +1,7 @@
 """What every environment offers: text in, text out, one named reason to stop."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,7 +47,11 @@ class Environment(Protocol):
     """A factory of episodes."""
 
     actions: tuple[str, ...]
-    """Names of the valid actions; each is also the name of its tag."""
+    """Names of the valid actions; each is also the name of its tag, or of its tool."""
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """How often each named cause has kept a tool from working, over all episodes so far."""
 
     def reset(self, question: Question, stream: random.Random) -> Episode:
         """Start an episode; all its randomness comes from `stream`."""

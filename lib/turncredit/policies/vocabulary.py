@@ -11,7 +11,7 @@ PAD = "<pad>"
 class Vocabulary:
     """Words to ids and back.  Ids are fixed by the order of the words given; id 0 pads batches.
 
-    Only prompts and observations are ever encoded: policy-sampled ids stay ids (complaints A2).
+    Only prompts and observations are ever encoded: policy-sampled ids stay ids.
     """
 
     def __init__(self, entries: Iterable[str]) -> None:

@@ -1,7 +1,10 @@
-"""Search over documents: lexical in microseconds, dense with MiniLM and FAISS.
+"""Search over documents: by shared words, by BM25, by meaning with FAISS, or by a server.
 
 One index unit is one document.  Cut long texts into documents of a few paragraphs before indexing
-them densely: `MiniLM` reads 256 word pieces and no more.
+them densely: the encoders read 256 word pieces and no more.
+
+Large corpora live in files: `python -m turncredit.retrieval build` indexes one, and
+`... serve` answers Search-R1's `/retrieve` over it, which `RetrievalClient` asks.
 """
 
 import logging
@@ -12,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from turncredit import paths
+from turncredit.answers import words
+from turncredit.retrieval.client import RemoteRetriever, RetrievalClient
 from turncredit.retrieval.corpus import (
     Encoder,
     corpus_sha256,
@@ -19,8 +24,11 @@ from turncredit.retrieval.corpus import (
     passage,
     save_vectors,
 )
-from turncredit.retrieval.encoders import MiniLM, fit_lexical
+from turncredit.retrieval.encoders import MiniLM, TransformerEncoder, encoder_from_name
+from turncredit.retrieval.fusion import Bm25Index, FusedRetriever, Words
 from turncredit.retrieval.index import FlatIndex, Hit
+from turncredit.retrieval.lexical import fit_lexical
+from turncredit.retrieval.passages import Passage, PassageFile
 from turncredit.storage import exclusive
 
 if TYPE_CHECKING:
@@ -28,11 +36,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Encoder",
+    "FusedRetriever",
     "Hit",
     "MiniLM",
+    "Passage",
+    "PassageFile",
+    "RemoteRetriever",
+    "RetrievalClient",
     "Retriever",
+    "TransformerEncoder",
+    "bm25_retriever",
     "corpus_sha256",
     "dense_retriever",
+    "encoder_from_name",
     "lexical_retriever",
     "load_retriever",
     "save_retriever",
@@ -45,7 +61,7 @@ class Retriever:
     """Documents, the encoder of queries, and the index that the encoded queries search."""
 
     def __init__(self, documents: Sequence["Document"], encoder: Any, index: Any) -> None:
-        self.documents = tuple(documents)
+        self.documents = documents
         self.encoder = encoder
         self.index = index
 
@@ -63,7 +79,16 @@ def lexical_retriever(documents: Sequence["Document"], *, title_weight: float = 
     A document that shares no word with the query is no hit.  It is fitted again from its documents
     wherever it is needed, so there is nothing to save.
     """
-    return Retriever(documents, *fit_lexical(documents, title_weight))
+    return Retriever(tuple(documents), *fit_lexical(documents, title_weight))
+
+
+def bm25_retriever(documents: Sequence["Document"]) -> Retriever:
+    """Retriever by BM25 over title and text, each word as often as it stands there.
+
+    Raises ModuleNotFoundError without the package `bm25s`.
+    """
+    index = Bm25Index([words(passage(document)) for document in documents])
+    return Retriever(tuple(documents), Words(), index)
 
 
 def dense_retriever(
@@ -80,9 +105,9 @@ def dense_retriever(
     with exclusive(folder.parent / f"{name}.lock"):  # notebooks run side by side under make -j
         vectors = _cached(folder, documents, encoder)
         if vectors is None:
-            vectors = encoder.encode([passage(document) for document in documents])
+            vectors = encoder.encode_passages([passage(document) for document in documents])
             save_vectors(folder, vectors, documents, encoder)
-    return Retriever(documents, encoder, FlatIndex(vectors))
+    return Retriever(tuple(documents), encoder, FlatIndex(vectors))
 
 
 def save_retriever(retriever: Retriever, folder: Path) -> None:
@@ -96,7 +121,8 @@ def load_retriever(folder: Path, documents: Sequence["Document"], encoder: Encod
     Raises ValueError naming the file and both sides when it was saved for another corpus or
     encoder, or is damaged; FileNotFoundError when absent.
     """
-    return Retriever(documents, encoder, FlatIndex(load_vectors(folder, documents, encoder)))
+    vectors = load_vectors(folder, documents, encoder)
+    return Retriever(tuple(documents), encoder, FlatIndex(vectors))
 
 
 def _cached(folder: Path, documents: Sequence["Document"], encoder: Encoder) -> np.ndarray | None:

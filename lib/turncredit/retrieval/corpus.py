@@ -4,6 +4,7 @@ A folder holds `vectors.npy` (documents, dimension) float32 and `manifest.json`.
 only link between vectors and documents, so the manifest pins all that position relies on.
 """
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from turncredit.storage import atomic_path, sha256_file, sha256_json, write_json
+from turncredit.storage import atomic_path, sha256_file, write_json
 
 if TYPE_CHECKING:
     from turncredit.worlds.base import Document
@@ -28,7 +29,10 @@ class Encoder(Protocol):
     dimension: int
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """(texts, dimension) float32, every row of length 1."""
+        """Vectors of queries, (texts, dimension) float32, every row of length 1."""
+
+    def encode_passages(self, texts: Sequence[str]) -> np.ndarray:
+        """Vectors of passages likewise; models such as E5 tell the two apart by a prefix."""
 
 
 def passage(document: "Document") -> str:
@@ -37,8 +41,13 @@ def passage(document: "Document") -> str:
 
 
 def corpus_sha256(documents: Sequence["Document"]) -> str:
-    """Hex SHA-256 over id, title and text of all documents, in order."""
-    return sha256_json([[document.id, document.title, document.text] for document in documents])
+    """Hex SHA-256 over id, title and text of all documents, in order; one in memory at a time."""
+    digest = hashlib.sha256(b"[")
+    for row, document in enumerate(documents):
+        fields = json.dumps([document.id, document.title, document.text], ensure_ascii=False)
+        digest.update(f"{', ' if row else ''}{fields}".encode())
+    digest.update(b"]")
+    return digest.hexdigest()
 
 
 def save_vectors(
@@ -63,7 +72,7 @@ def load_vectors(folder: Path, documents: Sequence["Document"], encoder: Encoder
         manifest = dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    for key, expected in _identity(documents, encoder).items():  # complaints E4, E5
+    for key, expected in _identity(documents, encoder).items():
         if manifest.get(key) != expected:
             found = manifest.get(key)
             raise ValueError(f"{path}: the index has {key} {found!r}, this call {expected!r}")

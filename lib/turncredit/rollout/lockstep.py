@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from turncredit.environments.actions import closing_tags
 from turncredit.environments.protocol import Environment, Episode
 from turncredit.policies.tiny import Decoder, TinyPolicy
 from turncredit.policies.vocabulary import Vocabulary
@@ -85,7 +86,7 @@ def roll_out(
         _start(vocabulary, environment, question, seed, step, index, limit)
         for index, question in enumerate(questions)
     ]
-    closing = frozenset(vocabulary.id(f"</{name}>") for name in environment.actions)
+    closing = frozenset(map(vocabulary.id, closing_tags(environment.actions)))
     # One line a row: more rows at the end leave the numbers of the first ones alone.
     uniforms = torch.rand(len(rows), limit, generator=torch_stream(seed, "sampling", step))
     decoder = policy.decoder(len(rows))

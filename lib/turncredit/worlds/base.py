@@ -34,6 +34,7 @@ class Question:
     text: str
     answers: tuple[str, ...]
     hops: tuple[Hop, ...]
+    """() where the paragraphs are not known, as for questions from files."""
     kind: str
     """Template or relation chain the question was made from."""
     guess: str

@@ -1,0 +1,24 @@
+"""Any environment of this package under other people's loops; only the protocol is needed.
+
+`chat` speaks in messages (OpenAI style, and the hooks of the `verifiers` library), `tokens` in
+token ids (verl's agent loops and anything else with an asynchronous `generate`).
+"""
+
+from turncredit.environments.adapters.chat import (
+    ChatEnvironment,
+    ChatEpisode,
+    chat_messages,
+    tool_schemas,
+    trajectory_messages,
+)
+from turncredit.environments.adapters.tokens import TokenEpisode, play_tokens
+
+__all__ = [
+    "ChatEnvironment",
+    "ChatEpisode",
+    "TokenEpisode",
+    "chat_messages",
+    "play_tokens",
+    "tool_schemas",
+    "trajectory_messages",
+]

@@ -1,0 +1,102 @@
+"""What question-answering environments share: acting, counting turns, answering, the outcome."""
+
+import random
+from typing import Any
+
+from turncredit.answers import exact_match
+from turncredit.environments.actions import parse_action
+from turncredit.environments.protocol import Step
+from turncredit.environments.reading import evidence, holds
+from turncredit.worlds.base import Question
+
+NO_RESULTS = "no results"
+"""What a search that found nothing says."""
+
+
+def failures_of(**parts: Any) -> dict[str, int]:
+    """What went wrong in the named parts so far, as `part_cause`.
+
+    A part may have `counts` or `outcomes` of what its calls came to; those of `_WORKED` are none.
+    """
+    counted = {
+        f"{name}_{cause}": count
+        for name, part in parts.items()
+        for attribute in ("counts", "outcomes")
+        for cause, count in getattr(part, attribute, {}).items()
+        if cause not in _WORKED
+    }
+    return dict(sorted(counted.items()))
+
+
+_WORKED = frozenset({"answered", "cached", "ok", "short"})
+
+
+class QuestionEpisode:
+    """One question being worked on.  A kind of environment adds `_use`, what its tools return.
+
+    `environment` offers `actions`, a `wording`, and `settings` with `max_turns`, `invalid_ends` and
+    `invalid_penalty`.
+    """
+
+    def __init__(self, environment: Any, question: Question, stream: random.Random) -> None:
+        self.environment = environment
+        self.question = question
+        self.stream = stream
+        self.prompt = environment.wording.prompt.replace("{question}", question.text)
+        self.success = False
+        self._evidence = evidence(question.hops[-1]) if question.hops else None
+        self._grounded = False
+        self._turns = 0
+        self._invalid = 0
+
+    @property
+    def reward(self) -> float | None:
+        """1 for an exact match, 0 otherwise, minus the penalty of malformed messages.
+
+        None (missing, which is not 0) if the question has no usable gold answer.
+        """
+        if exact_match("", self.question.answers) is None:
+            return None
+        return float(self.success) - self.environment.settings.invalid_penalty * self._invalid
+
+    @property
+    def grounded(self) -> bool | None:
+        """Whether the policy was shown what states the answer; None for a question without hops."""
+        return None if self._evidence is None else self._grounded
+
+    def step(self, message: str) -> Step:
+        """Act on one message."""
+        settings = self.environment.settings
+        protocol = self.environment.wording.protocol
+        action, argument = parse_action(message, self.environment.actions, protocol=protocol)
+        self._turns += 1
+        if action == "answer":
+            correct = exact_match(argument, self.question.answers)
+            self.success = bool(correct)
+            return Step(action, "", stop_reason="answer", correct=correct)
+        if action == "invalid":
+            self._invalid += 1
+            if settings.invalid_ends:
+                return Step(action, "", stop_reason="invalid")
+        correct = self._guess_correct(action, argument)
+        if self._turns >= settings.max_turns:
+            return Step(action, "", stop_reason="max_turns", correct=correct)
+        return Step(action, self._observe(action, argument), correct=correct)
+
+    def _guess_correct(self, action: str, argument: str) -> bool | None:
+        return exact_match(argument, self.question.answers) if action == "external_verify" else None
+
+    def _observe(self, action: str, argument: str) -> str:
+        wording = self.environment.wording
+        if action == "invalid":
+            return wording.invalid
+        return wording.observation.replace("{text}", self._use(action, argument))
+
+    def _use(self, action: str, argument: str) -> str:
+        """What a tool returns, as the policy will see it."""
+        raise NotImplementedError
+
+    def _show(self, text: str) -> str:
+        """Hand back a text that the policy is about to see, noting whether it is the evidence."""
+        self._grounded = self._grounded or holds(text, self._evidence or "")
+        return text

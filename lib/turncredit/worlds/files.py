@@ -1,0 +1,179 @@
+"""A world over files: questions from Parquet or JSON lines, documents from a corpus or a server."""
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from turncredit.answers import exact_match, normalise_answer
+from turncredit.retrieval.passages import parse_passage
+from turncredit.seeding import python_stream
+from turncredit.worlds.base import Document, Question
+from turncredit.worlds.question_files import read_rows, to_question
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Searcher(Protocol):
+    """A retriever in this process, or the client of one elsewhere."""
+
+    def search(self, queries: list[str], k: int) -> Sequence[Sequence[Any]]:
+        """For each query at most `k` hits, best first.
+
+        A hit has a `position` in the corpus, or a `document`, or is itself one; or it is a dict in
+        the form of Search-R1's `/retrieve`.
+        """
+
+
+class FileWorld:
+    """Questions of two files and whatever finds documents for them.
+
+    `corpus` is what positions point into (default: the retriever's own `documents`).  Training
+    questions that are also evaluation questions are left out of training, counted in `dropped`.
+    Questions without a usable gold answer stay: their reward is missing; `missing` counts them.
+
+    `words` and `names` are empty: a policy with a tokeniser of its own needs no list of words.
+
+    Raises ValueError for a question id that comes twice, and when the retriever's documents are not
+    those of the corpus.
+    """
+
+    words: Sequence[str] = ()
+    names: Sequence[str] = ()
+
+    def __init__(
+        self,
+        train: Sequence[Question],
+        evaluation: Sequence[Question],
+        retriever: Searcher,
+        *,
+        corpus: Sequence[Document] | None = None,
+    ) -> None:
+        _check_ids([*train, *evaluation])
+        asked = {normalise_answer(question.text) for question in evaluation}
+        self.train = tuple(q for q in train if normalise_answer(q.text) not in asked)
+        self.evaluation = tuple(evaluation)
+        self.dropped = len(train) - len(self.train)
+        if self.dropped:
+            _LOGGER.warning("%d training questions are also evaluation questions", self.dropped)
+        self.missing = sum(
+            exact_match("", q.answers) is None for q in (*self.train, *self.evaluation)
+        )
+        self.retriever = retriever
+        self.corpus = getattr(retriever, "documents", None) if corpus is None else corpus
+        _check_corpus(retriever, self.corpus)
+        self.outcomes: Counter[str] = Counter()
+        """What searches came to: ok, short (of k), or why one failed: the outcome that a
+        `RetrievalClient` names, or the name of the error raised."""
+
+    def train_questions(self, count: int, stream: random.Random) -> list[Question]:
+        """Draw `count` training questions; none comes twice before all have come once.
+
+        Raises ValueError when there are none.
+        """
+        if not self.train:
+            raise ValueError(f"{count} training questions wanted, there are none")
+        passes, rest = divmod(count, len(self.train))
+        return list(self.train) * passes + stream.sample(self.train, rest)
+
+    def evaluation_questions(self, count: int, seed: int = 0) -> list[Question]:
+        """`count` fixed evaluation questions, none twice, drawn alike from all sources.
+
+        Raises ValueError naming both numbers when there are fewer.
+        """
+        if count > len(self.evaluation):
+            have = len(self.evaluation)
+            raise ValueError(f"{count} evaluation questions wanted, there are {have}")
+        return python_stream(seed, "file evaluation questions").sample(self.evaluation, count)
+
+    def search(
+        self, question: Question, query: str, k: int, stream: random.Random
+    ) -> list[Document]:
+        """At most `k` documents for `query`, best first; [] when nothing matches.
+
+        A failure that the retriever reports as an outcome (`RetrievalClient`) is counted in
+        `outcomes` and gives []; one that it raises is counted and raised as it is.  A reply that
+        cannot be one is a ValueError naming it.
+        """
+        try:
+            outcome, found = self._search(query, k)
+        except Exception as error:
+            self.outcomes[getattr(error, "outcome", type(error).__name__)] += 1
+            raise
+        self.outcomes[outcome] += 1
+        return found
+
+    def _search(self, query: str, k: int) -> tuple[str, list[Document]]:
+        ask = getattr(self.retriever, "ask", None)  # a client that says what became of a search
+        answer = ask([query], k) if ask else None
+        replies = answer.results if answer else self.retriever.search([query], k)
+        if len(replies) != 1:
+            raise ValueError(f"the retriever gave {len(replies)} lists of hits for one query")
+        if len(replies[0]) > k:
+            raise ValueError(f"the retriever gave {len(replies[0])} hits, {k} were wanted")
+        outcome = answer.outcome if answer else "ok" if len(replies[0]) == k else "short"
+        return outcome, [self._document(hit) for hit in replies[0]]
+
+    def _document(self, hit: Any) -> Document:
+        if hasattr(hit, "position"):
+            found = self._at(hit.position)
+        elif type(hit) is dict:
+            found = parse_passage(hit.get("document", hit))
+        else:
+            found = getattr(hit, "document", hit)
+        return Document(found.id, found.title, found.text)
+
+    def _at(self, position: int) -> Document:
+        have = 0 if self.corpus is None else len(self.corpus)
+        if not 0 <= position < have:  # -1 would be the last document
+            raise ValueError(f"the retriever gave position {position} of {have} documents")
+        return self.corpus[position]
+
+
+def open_file_world(
+    train: Path,
+    evaluation: Path,
+    retriever: Searcher,
+    *,
+    corpus: Sequence[Document] | None = None,
+    data_source: str = "",
+) -> FileWorld:
+    """The world of two question files; raw files are of `data_source`.
+
+    Raises ValueError naming files and split when both hold rows of one split of one source.
+    """
+    rows = [
+        read_rows(path, data_source=data_source, split=split)
+        for path, split in ((train, "train"), (evaluation, "test"))
+    ]
+    parts = [{(row.data_source, row.split) for row in part} for part in rows]
+    for source, split in sorted(parts[0] & parts[1]):
+        raise ValueError(f"{train} and {evaluation} both hold rows of {source}/{split}")
+    asked, held_out = (list(map(to_question, part)) for part in rows)
+    return FileWorld(asked, held_out, retriever, corpus=corpus)
+
+
+def _check_ids(questions: Sequence[Question]) -> None:
+    for identity, count in Counter(question.id for question in questions).items():
+        if count > 1:
+            raise ValueError(f"question id {identity!r} comes {count} times")
+
+
+def _check_corpus(retriever: Any, corpus: Sequence[Document] | None) -> None:
+    """Refuse a retriever over another corpus: equally many documents, and a few of them equal."""
+    indexed = getattr(retriever, "documents", None)
+    if corpus is None or indexed is None or corpus is indexed:
+        return
+    if len(indexed) != len(corpus):
+        have = f"the retriever has {len(indexed)} documents"
+        raise ValueError(f"{have}, the corpus has {len(corpus)}")
+    last = len(corpus) - 1
+    for position in sorted({0, last // 2, last} if corpus else ()):
+        there, here = indexed[position], corpus[position]
+        if (there.id, there.title, there.text) != (here.id, here.title, here.text):
+            raise ValueError(
+                f"document {position} is {there.title!r} (id {there.id}) for the retriever "
+                f"and {here.title!r} (id {here.id}) in the corpus"
+            )

@@ -1,0 +1,77 @@
+r"""Check and convert question files.
+
+python -m turncredit.worlds.question_files validate train.parquet test.parquet
+python -m turncredit.worlds.question_files convert raw.jsonl nq_train.parquet \
+    --data-source nq --split train --template prompt.txt
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from turncredit.worlds.question_files.files import read_rows, write_rows
+from turncredit.worlds.question_files.report import describe, shared_questions, validate
+from turncredit.worlds.question_files.rows import with_prompts
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 = done and sound, 1 = problems found, 2 = a file cannot be used."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except (ValueError, OSError, ImportError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _validate(options: argparse.Namespace) -> int:
+    named = {"data_source": options.data_source, "split": options.split}
+    reports = [validate(path, **named) for path in options.files]
+    print("\n".join(map(describe, reports)))
+    if not all(report.sound for report in reports):
+        return 1
+    if len(reports) > 1:
+        shared = shared_questions([read_rows(path, **named) for path in options.files])
+        print(f"questions in more than one file: {shared}")
+    return 0
+
+
+def _convert(options: argparse.Namespace) -> int:
+    rows = read_rows(options.source, data_source=options.data_source, split=options.split)
+    if options.template:
+        template = options.template.read_text(encoding="utf-8", errors="replace")
+        if "{question}" not in template or "\ufffd" in template:
+            raise ValueError(f"{options.template}: holds no {{question}}, or is not UTF-8")
+        rows = with_prompts(
+            rows, lambda text: template.replace("{question}", text), agent_name=options.agent_name
+        )
+    write_rows(options.target, rows)
+    print(f"{options.target}: {len(rows)} rows, {sum(row.missing for row in rows)} without gold")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m turncredit.worlds.question_files",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True)
+    check = commands.add_parser("validate", help="report what files hold and what is wrong")
+    check.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    check.set_defaults(run=_validate)
+    convert = commands.add_parser("convert", help="raw JSON lines to Parquet, or either to other")
+    convert.add_argument("source", type=Path)
+    convert.add_argument("target", type=Path)
+    convert.add_argument("--template", type=Path, help="file with the prompt around {question}")
+    convert.add_argument("--agent-name", default="", help="verl's agent loop for these rows")
+    convert.set_defaults(run=_convert)
+    for command in (check, convert):
+        command.add_argument("--data-source", default="", help="where rows name none, e.g. nq")
+        command.add_argument("--split", default="", help="where rows name none, e.g. train")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
