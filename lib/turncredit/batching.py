@@ -50,7 +50,8 @@ class TurnBatch:
     turn_ids: Tensor
     """[B, L] int64: 0-based turn of each sampled token, -1 elsewhere; a turn may be empty."""
     old_logprobs: Tensor
-    """[B, L] float32, nats: under the policy before the update, by the training engine."""
+    """[B, L] float32, nats: under the policy before the update, by the training engine.  Column t
+    is the log-prob of token t, made from the logits at t - 1; so are all other [B, L] fields."""
     entropies: Tensor
     """[B, L] float32, nats: full-vocabulary entropy, same pass; NaN = not computed."""
     rewards: Tensor

@@ -35,6 +35,7 @@ def logprobs_and_entropies(
     """Natural log-prob of each token and entropy of its distribution, both of token_ids' shape.
 
     logits: [..., V], float32, bfloat16, float16 or float64; token_ids: [...] int64, in 0 .. V - 1.
+    For next-token logits pass `logits[:, :-1], token_ids[:, 1:]`, and pad the results on the left.
     The results are float32 (float64 for float64 logits), in nats, of softmax(logits / temperature),
     and differentiable once in the logits.  Beyond logits, results and, backward, the gradient,
     memory is two blocks: 2 MiB per CPU thread, 256 MiB on a GPU.

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -160,3 +161,14 @@ def test_reads_what_the_docs_say_and_nothing_else(part, name):
     assert not any(differs(seed, *unread) for seed in range(12)), f"reads one of {unread}"
     for field in stated:
         assert any(differs(seed, field) for seed in range(20)), f"does not read {field}"
+
+
+def test_the_example_runs_and_gives_credit():
+    (example,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(example, "docs/estimators.md", "exec"), names)
+    advantages, batch = names["advantages"], names["batch"]
+    assert (advantages[batch.response_mask] != 0).all()
+    assert (advantages[~batch.response_mask] == 0).all()
+    assert names["loss"].isfinite()
+    assert names["metrics"]["ratio_max"] == 1.0
