@@ -25,7 +25,7 @@ from turncredit.evaluation import (
 from turncredit.parallel import Report, in_parallel
 from turncredit.policies.tiny import TinyPolicy
 from turncredit.records import write_trajectories
-from turncredit.results import RunDirectory
+from turncredit.results import RunDirectory, write_table
 from turncredit.storage import exclusive, sha256_json, write_json
 from turncredit.tasks import Task, open_task, warm_started_policy
 from turncredit.training import Method, StepLog, new_optimiser, train
@@ -260,7 +260,7 @@ def _evaluate(task: Task, policy: TinyPolicy, directory: RunDirectory, step: int
     rows = evaluation_rows(questions, trajectories)
     directory.append("eval.csv", [{"step": step} | row | facts for row in rows])
     write_trajectories(directory.path / "trajectories.jsonl.gz", trajectories)
-    directory.write("questions.csv", question_rows(questions, trajectories))
+    write_table(directory.path / "questions.csv", question_rows(questions, trajectories))
 
 
 def _write(directory: RunDirectory, log: StepLog) -> None:

@@ -55,10 +55,6 @@ class RunDirectory:
         except OSError as error:
             raise OSError(error.errno, f"cannot write {target}: {error.strerror}") from error
 
-    def write(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write a whole table atomically, in place of what it was."""
-        write_text(self.path / table, _csv(rows, header=True))
-
     def rewind(self, step: int) -> None:
         """Drop all rows of steps after `step` optimiser steps, and any half-written last line."""
         for table in TABLES:
@@ -232,10 +228,5 @@ def _run_key(path: Path) -> tuple[str, str, int]:
 
 
 def write_table(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """A small CSV, atomically, with the number format of all tables."""
-    rows = list(rows)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(list(rows[0]))
-    writer.writerows([_cell(value) for value in row.values()] for row in rows)
-    write_text(path, text.getvalue())
+    """A whole CSV, atomically, with the number format of all tables."""
+    write_text(path, _csv(list(rows), header=True))

@@ -11,6 +11,7 @@ from torch import Tensor
 from turncredit.batching import TurnBatch, from_trajectories
 from turncredit.credit import BASES, TURN_WEIGHTS, Credit, assign_credit, weigh
 from turncredit.credit.weights import weight_statistics
+from turncredit.dynamic_sampling import usable_groups
 from turncredit.environments.protocol import Environment
 from turncredit.methods import option_names
 from turncredit.objectives import OBJECTIVES, batch_totals, merge_metrics
@@ -252,11 +253,9 @@ def step_metrics(
 
 def zero_variance_share(batch: TurnBatch) -> float:
     """Share of groups whose known rewards are all equal, or all missing: they give no gradient."""
-    known = ~batch.rewards.isnan()
-    groups = [
-        batch.rewards[known & (batch.group_ids == group)] for group in batch.group_ids.unique()
-    ]
-    return sum(len(rewards.unique()) <= 1 for rewards in groups) / len(groups)
+    usable = usable_groups(batch.rewards, batch.group_ids)
+    groups, teaching = (ids.unique().numel() for ids in (batch.group_ids, batch.group_ids[usable]))
+    return (groups - teaching) / groups
 
 
 def turn_rows(trajectories: Sequence[Trajectory], batch: TurnBatch) -> list[dict[str, float]]:

@@ -31,7 +31,7 @@ def filled(path, steps: int = 4) -> RunDirectory:
         if step % 2:
             run.append("eval.csv", [{"step": step + 1, "exact_match": 0.5}])
     (path / "trajectories.jsonl.gz").write_bytes(b"t")
-    run.write("questions.csv", [{"question_id": "a, b", "success": True, "reward": None}])
+    write_table(path / "questions.csv", [{"question_id": "a, b", "success": True, "reward": None}])
     run.checkpoint.write_bytes(b"c")
     return run
 
@@ -237,7 +237,7 @@ def test_a_manifest_without_what_is_compared_is_refused_by_name(tmp_path, conten
 
 
 def test_a_whole_table_replaces_the_one_before(tmp_path):
-    run = RunDirectory(tmp_path)
+    path = tmp_path / "questions.csv"
     for reward in (None, 0.0):
-        run.write("questions.csv", [{"question_id": "a, b", "success": True, "reward": reward}])
-    assert (tmp_path / "questions.csv").read_text() == ('question_id,success,reward\n"a, b",1,0\n')
+        write_table(path, [{"question_id": "a, b", "success": True, "reward": reward}])
+    assert path.read_text() == 'question_id,success,reward\n"a, b",1,0\n'
