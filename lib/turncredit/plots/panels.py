@@ -19,7 +19,7 @@ def task_grid(
 ) -> tuple[Figure, np.ndarray]:
     """A figure and its axes (rows, tasks), the tasks' names above the first row."""
     figure = Figure(figsize=(WIDTH, 0.75 + height * rows), layout="constrained")
-    axes = figure.subplots(rows, len(tasks), squeeze=False, sharex="all", sharey=sharey)
+    axes = figure.subplots(rows, len(tasks), squeeze=False, sharex="col", sharey=sharey)
     for axis, task in zip(axes[0], tasks, strict=True):
         axis.set_title(task_label(task), loc="left")
     return figure, axes
