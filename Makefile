@@ -40,6 +40,9 @@ export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 export PYTHONHASHSEED := 0
 export PYTHONPATH := $(CURDIR)/lib
+# glibc keeps freed memory: a training step frees and takes the same tensors again and again.
+export MALLOC_TRIM_THRESHOLD_ := 1073741824
+export MALLOC_MMAP_THRESHOLD_ := 33554432
 export JUPYTER_PREFER_ENV_PATH := 1
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_DISABLE_TELEMETRY := 1

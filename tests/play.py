@@ -12,7 +12,8 @@ from turncredit.answers import words
 from turncredit.demonstrations import DemonstrationSettings
 from turncredit.environments import DeepResearch, DeepResearchSettings, Step
 from turncredit.environments.judges import RuleJudge
-from turncredit.policies.tiny import Decoder, TinyPolicy, TinySettings
+from turncredit.policies.tiny import TinyPolicy, TinySettings
+from turncredit.policies.tiny_decoder import Decoder
 from turncredit.policies.vocabulary import Vocabulary, tag_vocabulary
 from turncredit.training import Method, TrainingSettings
 from turncredit.worlds.base import Document, Hop, Question
@@ -145,10 +146,15 @@ class Recording:
     def __init__(self, rows: int) -> None:
         self.rows = list(range(rows))
         self.fed: list[list[int]] = [[] for _ in self.rows]
-        self.compactions = 0
+        self.compactions = -1
 
     def keep(self, rows: Tensor) -> None:
-        self.rows = [self.rows[slot] for slot in rows.tolist()]
+        slots = rows.tolist()
+        if self.compactions < 0:  # the first call gives each row the prompt that it shares
+            self.fed = [list(self.fed[slot]) for slot in slots]
+            slots = range(len(slots))
+            self.rows = list(slots)
+        self.rows = [self.rows[slot] for slot in slots]
         self.compactions += 1
 
     def feed(self, token_ids: Tensor) -> None:
@@ -163,9 +169,9 @@ class SpiedDecoder(Decoder):
         super().__init__(model, rows)
         self.recording = Recording(rows)
 
-    def step(self, token_ids: Tensor) -> Tensor:
+    def step(self, token_ids: Tensor, speaking: list[int] | None = None) -> Tensor:
         self.recording.feed(token_ids)
-        return super().step(token_ids)
+        return super().step(token_ids, speaking)
 
     def keep(self, rows: Tensor) -> None:
         self.recording.keep(rows)
@@ -188,9 +194,12 @@ class SpiedPolicy(TinyPolicy):
 class ScriptedDecoder(Recording):
     """Its hidden states are the numbers of the rows."""
 
-    def step(self, token_ids: Tensor) -> Tensor:
+    length = 0
+
+    def step(self, token_ids: Tensor, speaking: list[int]) -> Tensor:
         self.feed(token_ids)
-        return torch.tensor(self.rows)
+        self.length += 1
+        return torch.tensor([self.rows[slot] for slot in speaking])
 
 
 class ScriptedPolicy:

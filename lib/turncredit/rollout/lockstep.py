@@ -12,7 +12,8 @@ from torch import Tensor
 
 from turncredit.environments.actions import closing_tags
 from turncredit.environments.protocol import Environment, Episode
-from turncredit.policies.tiny import Decoder, TinyPolicy
+from turncredit.policies.tiny import TinyPolicy
+from turncredit.policies.tiny_decoder import Decoder
 from turncredit.policies.vocabulary import Vocabulary
 from turncredit.records import Trajectory, Turn
 from turncredit.seeding import python_stream, torch_stream
@@ -42,18 +43,18 @@ class _Row:
     question: Question
     episode: Episode
     prompt_ids: tuple[int, ...]
-    forced: list[int]
-    """Ids still to be fed, last one first; when none is left, the policy speaks."""
-    next_id: int
+    next_id: int = 0
     """The token this row consumes in the coming step."""
+    forced: list[int] = field(default_factory=list)
+    """Ids still to be fed, last one first; when none is left, the policy speaks."""
     turns: list[_Turn] = field(default_factory=lambda: [_Turn()])
     """The last one is being written."""
     stop_reason: str | None = None
     grounded: bool | None = None
     """Before the latest observation, which may not fit any more."""
 
-    def must_speak(self) -> bool:
-        """Queue the next forced token, or say that the policy has to give one."""
+    def speaks(self) -> bool:
+        """Whether the policy has to give the token after the next; if not, that one is queued."""
         if self.forced:
             self.next_id = self.forced.pop()
             return False
@@ -89,16 +90,17 @@ def roll_out(
     closing = frozenset(map(vocabulary.id, closing_tags(environment.actions)))
     # One line a row: more rows at the end leave the numbers of the first ones alone.
     uniforms = torch.rand(len(rows), limit, generator=torch_stream(seed, "sampling", step))
-    decoder = policy.decoder(len(rows))
+    decoder = _read_prompts(policy, rows)
     record: list[Tensor] = []
     recorded = 0
     alive = rows
-    for position in range(limit - 1):
-        hidden = decoder.step(torch.tensor([row.next_id for row in alive]))
-        speaking = [slot for slot, row in enumerate(alive) if row.must_speak()]
+    for position in range(decoder.length, limit - 1):
+        token_ids = torch.tensor([row.next_id for row in alive])
+        speaking = [slot for slot, row in enumerate(alive) if row.speaks()]
+        hidden = decoder.step(token_ids, speaking)
         if speaking:
             speakers = [alive[slot] for slot in speaking]
-            logits = policy.logits(hidden[speaking]) / temperature
+            logits = policy.logits(hidden) / temperature
             ids, statistics = sample(logits, uniforms[[row.index for row in speakers], position])
             record.append(statistics)
             for mark, (row, token) in enumerate(zip(speakers, ids.tolist(), strict=True), recorded):
@@ -141,8 +143,24 @@ def _start(
             f"max_tokens = {max_tokens} leaves no room after the {len(prompt_ids)} tokens of "
             f"the prompt of question {question.id}"
         )
-    first, *rest = prompt_ids
-    return _Row(index, question, episode, prompt_ids, forced=rest[::-1], next_id=first)
+    return _Row(index, question, episode, prompt_ids)
+
+
+def _read_prompts(policy: TinyPolicy, rows: Sequence[_Row]) -> Decoder:
+    """A decoder of all rows that has read their prompts as far as all of them go.
+
+    The rows of a group have one prompt, which is read once.
+    """
+    prompts = {prompt: slot for slot, prompt in enumerate({row.prompt_ids: 0 for row in rows})}
+    shared = min(map(len, prompts)) - 1  # the policy may have to speak after the last token
+    decoder = policy.decoder(len(prompts))
+    for token_ids in torch.tensor([prompt[:shared] for prompt in prompts]).unbind(1):
+        decoder.step(token_ids, [])
+    decoder.keep(torch.tensor([prompts[row.prompt_ids] for row in rows]))
+    for row in rows:
+        row.next_id, *rest = row.prompt_ids[shared:]
+        row.forced = rest[::-1]
+    return decoder
 
 
 def _say(row: _Row, token: int, mark: int) -> None:
