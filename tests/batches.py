@@ -65,7 +65,8 @@ def make_batch(
 def current_logprobs(batch: TurnBatch, scale: float = 0.3, seed: int = 1) -> Tensor:
     """[B, L] log-probs of a policy that has moved away from the old one."""
     stream = torch.Generator().manual_seed(seed)
-    return batch.old_logprobs + scale * torch.randn(batch.token_ids.shape, generator=stream)
+    moved = batch.old_logprobs + scale * torch.randn(batch.token_ids.shape, generator=stream)
+    return moved.clamp(max=0)
 
 
 def insert_observations(

@@ -14,25 +14,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from turncredit.batch_contract import (
+    LAYOUT,
+    REQUIRED,
+    ROUNDING,  # noqa: F401 (part of what this module offers)
+    check_layout,
+    check_values,
+)
 from turncredit.spans import TurnSpans
 
 if TYPE_CHECKING:  # credit code must be importable with torch alone
     from turncredit.records import Trajectory
-
-IDS, FLOATS, FLAGS = "int64", "floating point", "bool"
-LAYOUT = {
-    "token_ids": ("BL", IDS), "response_mask": ("BL", FLAGS), "turn_ids": ("BL", IDS),
-    "old_logprobs": ("BL", FLOATS), "entropies": ("BL", FLOATS),
-    "rewards": ("B", FLOATS), "success": ("B", FLAGS), "group_ids": ("B", IDS),
-    "rollout_logprobs": ("BL", FLOATS), "ref_logprobs": ("BL", FLOATS),
-    "teacher_logprobs": ("BL", FLOATS), "values": ("BL", FLOATS),
-    "turn_rewards": ("BT", FLOATS), "anchor_ids": ("BT", IDS),
-    "grounded": ("B", FLAGS), "oracle_turn": ("B", IDS),
-}  # fmt: skip
-REQUIRED = tuple(LAYOUT)[:8]
-LOGPROBS = ("old_logprobs", "rollout_logprobs", "ref_logprobs", "teacher_logprobs")
-ROUNDING = 1e-3
-"""How far above 0 a log-probability, or below 0 an entropy, may lie through rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +33,7 @@ class TurnBatch:
 
     Shapes and types are checked when a batch is made (they cost nothing); `validate` reads the
     values too.  What stands outside `response_mask` never influences anything, NaN included.
+    Numbers may be float64 for exact checks, and the advantages then are; half precision is refused.
     """
 
     token_ids: Tensor
@@ -78,13 +71,7 @@ class TurnBatch:
     """[B] int64: first wrong turn by the world's oracle, -1 for none."""
 
     def __post_init__(self) -> None:
-        sizes: dict[str, int] = {}
-        for name, value in self._given().items():
-            axes, kind = LAYOUT[name]
-            if not isinstance(value, Tensor):
-                raise TypeError(f"TurnBatch.{name}: {type(value).__name__}, not a tensor")
-            _check_shape(name, value, axes, sizes)
-            _check_kind(name, value, kind, self.token_ids.device)
+        check_layout(self._given())
 
     @classmethod
     def checked(cls, *, group_size: int | None = None, **tensors: Any) -> "TurnBatch":
@@ -143,49 +130,18 @@ class TurnBatch:
         """A copy with some fields replaced, e.g. recomputed `old_logprobs` and `entropies`."""
         return replace(self, **tensors)
 
+    def to(self, device: torch.device | str) -> "TurnBatch":
+        """The batch with every tensor on `device`; the same batch if they are there already."""
+        given = self._given()
+        moved = {name: value.to(device=device) for name, value in given.items()}
+        return self if all(moved[name] is given[name] for name in given) else replace(self, **moved)
+
     def validate(self, *, group_size: int | None = None) -> None:
         """Raise ValueError naming the field and first row whose values break the contract.
 
         With a `group_size`, also a row of a group that is incomplete, or drawn twice, is refused.
         """
-        mask, turns = self.response_mask, self.turn_ids
-        self._refuse("turn_ids", mask & (turns < 0), "has a sampled token without a turn")
-        self._refuse("turn_ids", ~mask & (turns != -1), "has a turn outside response_mask")
-        highest_so_far = torch.where(mask, turns, -1).cummax(dim=1).values
-        self._refuse("turn_ids", mask & (turns < highest_so_far), "decreases along the row")
-        self._refuse("turn_ids", turns >= self.num_turns, f"has a turn beyond T = {self.num_turns}")
-        self._refuse("token_ids", self.token_ids < 0, "has a negative id")
-        self._refuse("rewards", self.rewards.isinf(), "is infinite")
-        if group_size is not None:
-            _, group, sizes = self.group_ids.unique(return_inverse=True, return_counts=True)
-            self._refuse("group_ids", sizes[group] != group_size, f"is in no group of {group_size}")
-        impossible = self.entropies.isinf() | (self.entropies < -ROUNDING)
-        self._refuse("entropies", mask & impossible, "is infinite or negative at a sampled token")
-        self._validate_optional()
-
-    def _validate_optional(self) -> None:
-        for name in LOGPROBS:
-            value = getattr(self, name)
-            if value is not None:
-                wrong = self.response_mask & (~value.isfinite() | (value > ROUNDING))
-                self._refuse(name, wrong, "is not a log-probability at a sampled token")
-        if self.values is not None:
-            wrong = self.response_mask & ~self.values.isfinite()
-            self._refuse("values", wrong, "is not finite at a sampled token")
-        if self.turn_rewards is not None:
-            read = self.turn_lengths() > 0
-            self._refuse("turn_rewards", read & self.turn_rewards.isinf(), "is infinite")
-        if self.oracle_turn is not None:
-            outside = (self.oracle_turn < -1) | (self.oracle_turn >= max(self.num_turns, 1))
-            self._refuse("oracle_turn", outside, f"is not in -1 .. {self.num_turns - 1}")
-
-    def _refuse(self, name: str, bad: Tensor, complaint: str) -> None:
-        if bad.any():
-            row, *column = bad.nonzero()[0].tolist()
-            axis = "turn" if LAYOUT[name][0] == "BT" else "token"
-            place = f"row {row}, {axis} {column[0]}" if column else f"row {row}"
-            value = getattr(self, name)[(row, *column)].item()
-            raise ValueError(f"TurnBatch.{name}: {place} {complaint} (value {value})")
+        check_values(self, group_size=group_size)
 
     def _given(self) -> dict[str, Tensor]:
         tensors = {name: getattr(self, name) for name in LAYOUT}
@@ -272,21 +228,6 @@ class _Flat:
 def _at(places: Tensor, values: list[float]) -> Tensor:
     """Float32 of the shape of `places`: the values, in order, where it is True, 0 elsewhere."""
     return torch.zeros(places.shape).masked_scatter_(places, torch.tensor(values))
-
-
-def _check_shape(name: str, value: Tensor, axes: str, sizes: dict[str, int]) -> None:
-    expected = [sizes.setdefault(axis, size) for axis, size in zip(axes, value.shape, strict=False)]
-    if value.dim() != len(axes) or list(value.shape) != expected:
-        wanted = ", ".join(f"{axis} = {sizes.get(axis, '?')}" for axis in axes)
-        raise ValueError(f"TurnBatch.{name}: shape {tuple(value.shape)}, not [{wanted}]")
-
-
-def _check_kind(name: str, value: Tensor, kind: str, device: torch.device) -> None:
-    exact = {IDS: torch.int64, FLAGS: torch.bool}
-    if not (value.is_floating_point() if kind == FLOATS else value.dtype == exact[kind]):
-        raise ValueError(f"TurnBatch.{name}: type {value.dtype}, not {kind}")
-    if value.device != device:
-        raise ValueError(f"TurnBatch.{name}: on {value.device}, token_ids on {device}")
 
 
 def two_turns_and_one() -> TurnBatch:

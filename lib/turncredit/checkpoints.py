@@ -1,6 +1,8 @@
 """Tensors on disk with a checksum, and checkpoints made of them; safetensors, no pickle."""
 
 import hashlib
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,34 +37,102 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def previous_checkpoint(path: Path) -> Path:
+    """Where `save_checkpoint` keeps the checkpoint that it replaces.
+
+    >>> previous_checkpoint(Path("run/checkpoint.safetensors")).name
+    'checkpoint.previous.safetensors'
+    """
+    return path.with_suffix(f".previous{path.suffix}")
+
+
 def save_checkpoint(
-    path: Path, policy: nn.Module, optimiser: torch.optim.Optimizer, step: int
+    path: Path,
+    policy: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    step: int,
+    *,
+    extra: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write atomically: the old checkpoint stays until the new one is whole."""
+    """Write atomically; the checkpoint that lay there stays beside it as the previous one.
+
+    extra: further tensors by name that the training goes on from, such as a running mean or a
+    reference policy.  At every moment a whole checkpoint lies at `path`, once there was one; killed
+    between two renamings, both names are one file until the next saving.
+    """
     tensors = {"step": torch.tensor(step)}
     tensors |= {f"policy.{name}": value for name, value in policy.state_dict().items()}
     for index, state in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{index}.{name}": torch.as_tensor(v) for name, v in state.items()}
-    write_tensors(path, tensors)
+    tensors |= {f"extra.{name}": value.contiguous() for name, value in (extra or {}).items()}
+    fresh = path.with_name(f".{path.name}.next{path.suffix}")
+    write_tensors(fresh, tensors)
+    if path.exists():
+        _keep(path)
+    fresh.replace(path)
 
 
-def load_checkpoint(path: Path, policy: nn.Module, optimiser: torch.optim.Optimizer) -> int:
-    """Restore policy and optimiser in place, or neither; returns the number of steps done.
+def _keep(path: Path) -> None:
+    """Give the file at `path` its second name; `path` itself stays."""
+    with atomic_path(previous_checkpoint(path)) as temporary:
+        temporary.unlink()
+        try:
+            os.link(path, temporary)
+        except OSError:  # some network drives know no hard links
+            shutil.copyfile(path, temporary)
 
-    Raises ValueError naming the file if it is truncated, altered or belongs to another policy.
+
+def load_checkpoint(
+    path: Path,
+    policy: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    *,
+    extra: dict[str, Tensor] | None = None,
+) -> int:
+    """Restore policy, optimiser and the `extra` tensors, or nothing; returns the steps done.
+
+    What `extra` holds is restored in place, what only the file holds is added to it.  Raises
+    ValueError naming the file if it is truncated, altered, belongs to another policy, lacks a
+    tensor of `extra` or has it of another shape or type, or has any while `extra` is None.
     """
     try:
         tensors = read_tensors(path)
-        weights = _under("policy.", tensors)
+        weights, found = _under("policy.", tensors), _under("extra.", tensors)
         require_shapes(policy, weights)
         state = _optimiser_state(optimiser, _under("optimiser.", tensors))
+        _require_extra(extra, found)
         step = int(tensors["step"])
     except (LookupError, ValueError) as error:
         advice = "delete it to start this run anew"
         raise ValueError(f"{path}: not a usable checkpoint ({error}); {advice}") from error
     policy.load_state_dict(weights)
     optimiser.load_state_dict(optimiser.state_dict() | {"state": state})
+    if extra is not None:
+        for name, value in found.items():
+            extra[name] = extra[name].detach().copy_(value) if name in extra else value
     return step
+
+
+def load_newest(
+    path: Path,
+    policy: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    *,
+    extra: dict[str, Tensor] | None = None,
+) -> tuple[int, list[str]]:
+    """`load_checkpoint` of the file at `path`, or of the previous one if that is damaged.
+
+    Returns the number of steps done and what was wrong with the checkpoint passed over, if one was.
+    Raises ValueError naming every file that lies there if none can be used.
+    """
+    complaints: list[str] = []
+    for candidate in (path, previous_checkpoint(path)):
+        if candidate.exists():
+            try:
+                return load_checkpoint(candidate, policy, optimiser, extra=extra), complaints
+            except ValueError as error:
+                complaints.append(str(error))
+    raise ValueError("; ".join(complaints) or f"{path}: no such checkpoint")
 
 
 def require_shapes(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -72,6 +142,20 @@ def require_shapes(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             raise ValueError(f"{name} has shape {found.get(name)}, not {wanted.get(name)}")
+
+
+def _require_extra(wanted: Mapping[str, Tensor] | None, found: Mapping[str, Tensor]) -> None:
+    """Raise ValueError naming the first extra tensor that cannot be restored."""
+    if wanted is None:
+        for name in found:
+            raise ValueError(f"extra.{name} has nowhere to go")
+        return
+    for name, value in wanted.items():
+        if name not in found:
+            raise ValueError(f"extra.{name} is missing")
+        kinds = [(tensor.dtype, tuple(tensor.shape)) for tensor in (found[name], value)]
+        if kinds[0] != kinds[1]:
+            raise ValueError(f"extra.{name} is {kinds[0]}, not {kinds[1]}")
 
 
 def _optimiser_state(
@@ -97,5 +181,6 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].detach().contiguous().numpy().tobytes())
+        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

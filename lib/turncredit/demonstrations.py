@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from turncredit.answers import words
 from turncredit.environments.protocol import Environment, Step
 from turncredit.params import require_positive, require_shares
-from turncredit.policies.vocabulary import Vocabulary
+from turncredit.policies.protocol import Tokens
 from turncredit.records import Trajectory, Turn
 from turncredit.worlds.base import Hop, Question
 
@@ -38,7 +38,7 @@ Script = Generator[str, str, None]
 
 def demonstrate(
     environment: Environment,
-    vocabulary: Vocabulary,
+    vocabulary: Tokens,
     question: Question,
     names: Sequence[str],
     settings: DemonstrationSettings,
@@ -50,7 +50,7 @@ def demonstrate(
     Log-probs and entropies are recorded as 0: no policy sampled these tokens.
     """
     episode = environment.reset(question, stream)
-    prompt_ids = vocabulary.encode(episode.prompt)
+    prompt_ids = vocabulary.encode_prompt(episode.prompt)
     turns: list[Turn] = []
     length = len(prompt_ids)
     script = research(question, names, settings, stream, environment.actions)
@@ -78,7 +78,7 @@ def demonstrate(
         message = script.send(result.observation)
 
 
-def _scripted_turn(vocabulary: Vocabulary, message: str, result: Step) -> Turn:
+def _scripted_turn(vocabulary: Tokens, message: str, result: Step) -> Turn:
     sampled = vocabulary.encode(message)
     observed = () if result.stop_reason else vocabulary.encode(result.observation)
     zeros = (0.0,) * len(sampled)

@@ -8,8 +8,7 @@ from statistics import fmean
 from turncredit.answers import normalise_answer
 from turncredit.environments.protocol import Environment
 from turncredit.params import require_positive
-from turncredit.policies.tiny import TinyPolicy
-from turncredit.policies.vocabulary import Vocabulary
+from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
 from turncredit.rollout import roll_out
 from turncredit.signals import outcome_shares
@@ -39,8 +38,8 @@ def evaluation_set_hash(questions: Sequence[Question]) -> str:
 
 
 def evaluate(
-    policy: TinyPolicy,
-    vocabulary: Vocabulary,
+    policy: Policy,
+    vocabulary: Tokens,
     environment: Environment,
     questions: Sequence[Question],
     *,

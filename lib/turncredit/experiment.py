@@ -1,35 +1,19 @@
 """Experiments: every arm on every task with every seed, in parallel, resumable, never run twice."""
 
-import json
-import math
 import os
 import re
-import time
-from collections import Counter
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from turncredit import params, paths
-from turncredit.checkpoints import load_checkpoint, save_checkpoint
 from turncredit.code_version import code_hash
-from turncredit.evaluation import (
-    evaluate,
-    evaluation_rows,
-    evaluation_set_hash,
-    question_rows,
-)
 from turncredit.parallel import Report, in_parallel
-from turncredit.policies.tiny import TinyPolicy
-from turncredit.records import write_trajectories
-from turncredit.results import RunDirectory, write_table
-from turncredit.storage import exclusive, sha256_json, write_json
-from turncredit.tasks import Task, open_task, warm_started_policy
-from turncredit.training import Method, StepLog, new_optimiser, train
-from turncredit.worlds.base import Question
+from turncredit.results import RunDirectory
+from turncredit.runs import Run, complete
+from turncredit.storage import exclusive, sha256_json
+from turncredit.tasks import open_task, warm_started_policy
+from turncredit.training import Method
 
 
 @dataclass(frozen=True)
@@ -137,69 +121,24 @@ def prepare(job: Job, code: str, report: Report) -> None:
 
 
 def run(job: Job, code: str, report: Report) -> None:
-    """One run from its warm start or last checkpoint to its manifest."""
+    """One run from its warm start or last checkpoint to its manifest.
+
+    Raises RuntimeError naming the process that has this run in hand, if another one has.
+    """
     task = open_task(job.experiment.tier, job.task)
     directory = RunDirectory(job.experiment.folder / job.label)
-    directory.path.mkdir(parents=True, exist_ok=True)
-    with exclusive(directory.path / ".lock"):
+    with exclusive(directory.path / ".lock", patience=_PATIENCE):
         if not is_finished(job, code):
-            _train(job, task, directory, code, report)
+            policy = warm_started_policy(task, job.warm_start_seed, code, lambda step, loss: None)
+            method, values = job.experiment.arms[job.arm], _identity_values(job)
+            hashes = identity(job, code)
+            complete(
+                Run(job.label, task, method, job.seed, directory, hashes, values), policy, report
+            )
 
 
-def _train(job: Job, task: Task, directory: RunDirectory, code: str, report: Report) -> None:
-    started, settings = time.time(), task.settings.training
-    policy = warm_started_policy(task, job.warm_start_seed, code, lambda step, loss: None)
-    optimiser = new_optimiser(policy, settings)
-    failed_before = Counter(task.environment.failures)
-    start = _resume(directory, policy, optimiser, identity(job, code))
-    if start == 0:
-        _evaluate(task, policy, directory, 0)
-    steps = train(
-        policy,
-        optimiser,
-        task.vocabulary,
-        task.environment,
-        task.world,
-        job.experiment.arms[job.arm],
-        settings,
-        seed=job.seed,
-        start=start,
-    )
-    for log in steps:
-        done = log.step + 1
-        _refuse_non_finite(log, job.label)
-        last = done == settings.steps
-        _write(directory, log)
-        report(job.label, done, settings.steps, log.metrics)
-        if last or done % task.settings.evaluation.every == 0:
-            _evaluate(task, policy, directory, done)
-        if last or done % settings.checkpoint_every == 0:
-            save_checkpoint(directory.checkpoint, policy, optimiser, done)
-    facts = {
-        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "seconds": round(time.time() - started, 1),
-        "resumed_at": start,
-        "stop_reason": "finished",
-        "failures": dict(Counter(task.environment.failures) - failed_before),
-    }
-    directory.finish(_description(job, task, code) | facts)
-
-
-def _description(job: Job, task: Task, code: str) -> dict[str, Any]:
-    """What the manifest says of a run whenever it is made."""
-    return identity(job, code) | {
-        "params": _identity_values(job),
-        "seed": job.seed,
-        "evaluation_set_hash": evaluation_set_hash(_questions(task)),
-        "steps": task.settings.training.steps,
-    }
-
-
-def _refuse_non_finite(log: StepLog, label: str) -> None:
-    """Stop a run at the first update that was not a number; its checkpoint is still good."""
-    for name in ("loss", "gradient_norm"):
-        if not math.isfinite(log.metrics[name]):
-            raise ValueError(f"run {label}, step {log.step}: {name} is {log.metrics[name]}")
+_PATIENCE = 1.0
+"""Seconds to wait for a run in other hands: those of a process that is just being stopped."""
 
 
 def identity(job: Job, code: str) -> dict[str, str]:
@@ -216,59 +155,10 @@ def _identity_values(job: Job) -> dict[str, Any]:
         "warm_start_seed": job.warm_start_seed,
         "method": asdict(job.experiment.arms[job.arm]),
         "seed": job.seed,
+        **({"tripwires": asdict(task.tripwires)} if task.tripwires else {}),
     }
 
 
 def is_finished(job: Job, code: str) -> bool:
     """Whether a whole run of these parameters and this code lies in the job's folder."""
     return RunDirectory(job.experiment.folder / job.label).is_finished(identity(job, code))
-
-
-def _resume(
-    directory: RunDirectory,
-    policy: TinyPolicy,
-    optimiser: torch.optim.Optimizer,
-    hashes: dict[str, str],
-) -> int:
-    """Steps already done by an interrupted run with the same hashes; 0 after clearing any other."""
-    begun = directory.path / "begun.json"
-    same = begun.exists() and json.loads(begun.read_text(encoding="utf-8")) == hashes
-    if same and directory.can_resume():
-        step = load_checkpoint(directory.checkpoint, policy, optimiser)
-        directory.rewind(step)
-        return step
-    directory.start()
-    write_json(begun, hashes)
-    return 0
-
-
-def _evaluate(task: Task, policy: TinyPolicy, directory: RunDirectory, step: int) -> None:
-    """Append the rows of one evaluation; of the latest, trajectories and questions are kept."""
-    questions, settings = _questions(task), task.settings
-    trajectories = evaluate(
-        policy,
-        task.vocabulary,
-        task.environment,
-        questions,
-        max_turn_tokens=settings.training.max_turn_tokens,
-        temperature=settings.evaluation.temperature,
-    )
-    facts = {
-        "temperature": settings.evaluation.temperature,
-        "evaluation_set": evaluation_set_hash(questions)[:16],
-    }
-    rows = evaluation_rows(questions, trajectories)
-    directory.append("eval.csv", [{"step": step} | row | facts for row in rows])
-    write_trajectories(directory.path / "trajectories.jsonl.gz", trajectories)
-    write_table(directory.path / "questions.csv", question_rows(questions, trajectories))
-
-
-def _write(directory: RunDirectory, log: StepLog) -> None:
-    step = {"step": log.step}
-    directory.append("turns.csv", [step | row for row in log.turns])
-    directory.append("timings.csv", [step | log.seconds])
-    directory.append("metrics.csv", [step | log.metrics])
-
-
-def _questions(task: Task) -> list[Question]:
-    return task.world.evaluation_questions(task.settings.evaluation.questions)

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from turncredit.option_ranges import check_range
+
 BLOCK_COLUMNS = 16_384
 BLOCK_SIZE = 262_144
 """Elements of a block per CPU thread, 16 rows: two float32 buffers of 1 MiB."""
@@ -50,8 +52,9 @@ def logprobs_and_entropies(
     >>> logprobs_and_entropies(logits, torch.tensor([1, 2]))
     (tensor([-0.6931, -1.0986]), tensor([0.6931, 1.0986]))
     """
-    _check(logits, token_ids, logits.shape[-1], temperature)
-    return _FromLogits.apply(logits, token_ids, temperature)
+    check_range("logprobs_and_entropies", "strength", temperature=temperature)
+    _check(logits, token_ids, logits.shape[-1])
+    return _FromLogits.apply(logits, token_ids, float(temperature))
 
 
 def from_hidden(
@@ -70,28 +73,26 @@ def from_hidden(
     Beyond results and gradients, memory is the logits of `chunk` tokens and the two blocks; the
     gradient of a half-precision weight is summed in float32, which takes 4 V D bytes.  Autocast
     does not reach inside.
-    Raises what `logprobs_and_entropies` raises, and ValueError for a chunk below 1.
+    Raises what `logprobs_and_entropies` raises, and ValueError for a chunk that is no count.
     """
     if hidden.dtype != weight.dtype or weight.dim() != 2 or hidden.shape[-1] != weight.shape[1]:
         given = f"{tuple(weight.shape)} {weight.dtype}"
         raise ValueError(
             f"weight: {given}, not [V, D] as hidden, {tuple(hidden.shape)} {hidden.dtype}"
         )
-    if chunk < 1:
-        raise ValueError(f"chunk is {chunk}; need at least 1 token")
-    _check(hidden, token_ids, len(weight), temperature)
-    return _FromHidden.apply(hidden, weight, token_ids, temperature, chunk)
+    check_range("from_hidden", "count", chunk=chunk)
+    check_range("from_hidden", "strength", temperature=temperature)
+    _check(hidden, token_ids, len(weight))
+    return _FromHidden.apply(hidden, weight, token_ids, float(temperature), int(chunk))
 
 
-def _check(states: Tensor, token_ids: Tensor, vocabulary: int, temperature: float) -> None:
+def _check(states: Tensor, token_ids: Tensor, vocabulary: int) -> None:
     if not states.is_floating_point() or token_ids.dtype != torch.int64:
         raise ValueError(f"token_ids: {token_ids.dtype} for {states.dtype}; need int64 for floats")
     if token_ids.shape != states.shape[:-1]:
         raise ValueError(
             f"token_ids: shape {tuple(token_ids.shape)}, not {tuple(states.shape[:-1])}"
         )
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature is {temperature}; need a positive number")
     outside = (token_ids < 0) | (token_ids >= vocabulary)
     if outside.any():
         place = tuple(outside.nonzero()[0].tolist())

@@ -1,11 +1,13 @@
 """Jobs side by side: one process of one thread each, with a shared progress bar."""
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import queue
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -23,8 +25,8 @@ def in_parallel(
 ) -> None:
     """`work(*call, report)` for every call, `workers` processes of one thread at a time.
 
-    The first error stops the rest and is raised here; a worker that dies is an error too.  Workers
-    end by themselves once this process is gone.
+    The first error stops the rest and is raised here; a worker that dies is an error too.  What
+    workers warn of is a warning here.  Workers end by themselves once this process is gone.
     """
     if not calls:
         return
@@ -64,7 +66,12 @@ def _start_worker(reports: Any) -> None:
     global _reports
     _reports = reports
     torch.set_num_threads(1)
+    warnings.showwarning = _pass_on
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _pass_on(message: Warning | str, *where: Any, **how: Any) -> None:
+    _reports.put(str(message))
 
 
 def _end_with_parent() -> None:
@@ -76,6 +83,8 @@ def _end_with_parent() -> None:
 
 
 def _work(work: Callable[..., None], call: tuple) -> None:
+    gc.freeze()  # what is loaded by now stays: collections need not walk over it
+
     def report(label: str, done: int, total: int, shown: dict[str, float]) -> None:
         _reports.put((label, done, total, {key: shown[key] for key in _SHOWN if key in shown}))
 
@@ -88,9 +97,16 @@ _SHOWN = ("reward", "entropy", "search_first", "loss")
 def _drain(reports: Any, advance: Callable[..., None]) -> None:
     """Hand over the reports that have come in, waiting half a second for the first."""
     with contextlib.suppress(queue.Empty):
-        advance(*reports.get(timeout=0.5))
+        _hand_over(reports.get(timeout=0.5), advance)
         while True:
-            advance(*reports.get_nowait())
+            _hand_over(reports.get_nowait(), advance)
+
+
+def _hand_over(report: tuple | str, advance: Callable[..., None]) -> None:
+    if isinstance(report, str):
+        warnings.warn(report, stacklevel=1)
+    else:
+        advance(*report)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from turncredit.checkpoints import previous_checkpoint
 from turncredit.storage import atomic_path, sha256_file, write_json, write_text
 
 TABLES = ("metrics.csv", "eval.csv", "turns.csv", "timings.csv")
@@ -55,6 +56,14 @@ class RunDirectory:
         except OSError as error:
             raise OSError(error.errno, f"cannot write {target}: {error.strerror}") from error
 
+    def read(self, table: str) -> list[dict[str, float]]:
+        """The rows of a table of numbers, in order, as `stored` gives them; none if it is new."""
+        target = self.path / table
+        if not target.exists():
+            return []
+        with target.open(encoding="utf-8", newline="") as file:
+            return [{k: _number(cell) for k, cell in row.items()} for row in csv.DictReader(file)]
+
     def rewind(self, step: int) -> None:
         """Drop all rows of steps after `step` optimiser steps, and any half-written last line."""
         for table in TABLES:
@@ -68,15 +77,26 @@ class RunDirectory:
     def start(self) -> None:
         """Remove what an older version of the run left, first what would make it look valid."""
         self.path.mkdir(parents=True, exist_ok=True)
-        names = ("begun.json", "manifest.json", "checkpoint.safetensors", *TABLES, *PACKED)
-        for name in names:
+        for name in self._names():
             (self.path / name).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove what killed writers left half-made; only while no other can be at work."""
+        for name in self._names():
+            for path in self.path.glob(f".{name}.*{Path(name).suffix}"):
+                path.unlink()
+
+    def _names(self) -> tuple[str, ...]:
+        """Of every file that a run writes whole, and of the tables."""
+        checkpoints = (self.checkpoint.name, previous_checkpoint(self.checkpoint).name)
+        return ("begun.json", "manifest.json", *checkpoints, *TABLES, *PACKED)
 
     def can_resume(self) -> bool:
         """Whether an unfinished run lies here.  One that was over has a manifest or no turn table:
         if its files are no longer as they were, only a new run helps.
         """
-        begun = (self.path / "turns.csv").exists() and self.checkpoint.exists()
+        checkpoints = (self.checkpoint, previous_checkpoint(self.checkpoint))
+        begun = (self.path / "turns.csv").exists() and any(path.exists() for path in checkpoints)
         return begun and not self.manifest.exists()
 
     def is_finished(self, identity: Mapping[str, str]) -> bool:
@@ -105,17 +125,20 @@ class RunDirectory:
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Compress the turn table and write the manifest with every file's hash.
 
-        Raises ValueError if metrics.csv does not have a row for each of the `steps` in `facts`.
+        A run that broke down before its first checkpoint has none.  Raises ValueError if
+        metrics.csv does not have a row for each of the `steps_done`, or else `steps`, in `facts`.
         """
         rows = (self.path / "metrics.csv").read_text(encoding="utf-8").count("\n") - 1
-        if rows != facts.get("steps", rows):
-            raise ValueError(f"{self.path / 'metrics.csv'}: {rows} rows, {facts['steps']} steps")
+        steps = facts.get("steps_done", facts.get("steps", rows))
+        if rows != steps:
+            raise ValueError(f"{self.path / 'metrics.csv'}: {rows} rows, {steps} steps")
         turns = self.path / "turns.csv"
         with atomic_path(self.path / "turns.csv.gz") as temporary:
             temporary.write_bytes(gzip.compress(turns.read_bytes(), mtime=0))
-        names = ("metrics.csv", "eval.csv", "checkpoint.safetensors", *PACKED)
-        files = {name: sha256_file(self.path / name) for name in names}
+        kept = [self.checkpoint.name] if self.checkpoint.exists() else []
+        files = {n: sha256_file(self.path / n) for n in ("metrics.csv", "eval.csv", *kept, *PACKED)}
         write_json(self.manifest, dict(facts) | {"files": files, "versions": versions()})
+        previous_checkpoint(self.checkpoint).unlink(missing_ok=True)
         turns.unlink()  # last: a run killed before its manifest still needs it
 
 
@@ -161,6 +184,19 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.7g}"
     return str(value)
+
+
+def _number(cell: str) -> float:
+    return float(cell) if cell else math.nan
+
+
+def stored(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a row as a table gives them back.
+
+    >>> stored({"reward": 1 / 3, "gate_turn": None})
+    {'reward': 0.3333333, 'gate_turn': nan}
+    """
+    return {name: _number(_cell(value)) for name, value in row.items()}
 
 
 def table_paths(root: Path, table: str) -> list[Path]:

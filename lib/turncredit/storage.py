@@ -5,10 +5,13 @@ import fcntl
 import hashlib
 import json
 import os
+import socket
 import tempfile
+import time
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 @contextlib.contextmanager
@@ -72,9 +75,54 @@ def sha256_file(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def exclusive(lock: Path) -> Iterator[None]:
-    """Hold `lock` for the block; wait while another process holds it.  Released also by kill -9."""
+def exclusive(lock: Path, *, patience: float | None = None) -> Iterator[None]:
+    """Hold `lock` for the block; released by the system when its process ends, also by kill -9.
+
+    While another process holds it: wait, at most `patience` seconds (None: for ever), then raise
+    RuntimeError with that process's id, host and the time since when, which the file tells.
+    """
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("a+") as handle:
+    with lock.open("a+b", buffering=0) as handle:
+        _acquire(handle, lock, patience)
+        _write_owner(handle, _this_process())
+        try:
+            yield
+        finally:
+            _write_owner(handle, "")
+
+
+def _acquire(handle: BinaryIO, lock: Path, patience: float | None) -> None:
+    if patience is None:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        return
+    end = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise RuntimeError(f"{lock.parent} is in use by {_owner(handle)}") from None
+        time.sleep(0.05)
+
+
+def _this_process() -> str:
+    since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since})
+
+
+def _write_owner(handle: BinaryIO, text: str) -> None:
+    """Put `text` into an open lock file: who holds it, or nothing.  A full disk unlocks nothing."""
+    with contextlib.suppress(OSError):
+        handle.seek(0)
+        handle.truncate()
+        handle.write(text.encode())
+
+
+def _owner(handle: BinaryIO) -> str:
+    """What an open lock file says about its owner, in words."""
+    handle.seek(0)
+    try:
+        return "process {pid} on {host} since {since}".format(**json.loads(handle.read()))
+    except (ValueError, LookupError, TypeError):  # not yet written, or the disk was full
+        return "another process"

@@ -17,6 +17,7 @@ from turncredit.environments import (
     SearchR1,
     SearchR1Settings,
 )
+from turncredit.environments.actions import closing_tags
 from turncredit.environments.judges import (
     EndpointSettings,
     LocalSettings,
@@ -28,16 +29,20 @@ from turncredit.environments.wording import WORDINGS
 from turncredit.environments.wrappers import Disturbances, disturbed
 from turncredit.evaluation import EvaluationSettings
 from turncredit.params import require_shares
+from turncredit.policies.huggingface import HuggingFacePolicy, HuggingFaceSettings
+from turncredit.policies.protocol import Policy, Tokens
 from turncredit.policies.tiny import TinyPolicy, TinySettings, load_policy, save_policy
-from turncredit.policies.vocabulary import Vocabulary, tag_vocabulary
+from turncredit.policies.vocabulary import tag_vocabulary
 from turncredit.records import Trajectory
 from turncredit.seeding import python_stream
 from turncredit.storage import exclusive, sha256_json
 from turncredit.training import TrainingSettings
+from turncredit.tripwires import TripwireSettings
 from turncredit.warm_start import WarmStartSettings, warm_start
 from turncredit.worlds.base import World
 from turncredit.worlds.difficulty import WithheldEvidence
 from turncredit.worlds.factbook import FactbookWorld
+from turncredit.worlds.files import FileSettings
 from turncredit.worlds.synthetic import SyntheticWorld
 
 
@@ -61,7 +66,7 @@ class FactbookSettings:
 class TaskSettings:
     """The contents of `params/<tier>/tasks/<task>.yaml`."""
 
-    world: SyntheticWorld | FactbookSettings
+    world: SyntheticWorld | FactbookSettings | FileSettings
     environment: DeepResearchSettings | SearchR1Settings
     wording: str
     """What the environment says around questions and results, a name in `WORDINGS`: tiny, or the
@@ -71,7 +76,7 @@ class TaskSettings:
     disturbances: Disturbances
     withheld_share: float
     """Questions whose evidence the world withholds, beside those it cannot answer anyway."""
-    policy: TinySettings
+    policy: TinySettings | HuggingFaceSettings
     demonstrations: DemonstrationSettings
     warm_start: WarmStartSettings
     warm_start_task: str
@@ -115,10 +120,23 @@ class Task:
     settings: TaskSettings
     world: World
     environment: Environment
-    vocabulary: Vocabulary
+    vocabulary: Tokens
+    tripwires: TripwireSettings | None
+    """The section `tripwires` of the file, which may be absent; None: only `non_finite`."""
 
-    def new_policy(self, seed: int) -> TinyPolicy:
-        """An untrained policy of this task's size."""
+    def new_policy(self, seed: int) -> Policy:
+        """The policy of this task before any warm start; the seed draws what is not read.
+
+        Raises ValueError for a world over files: its words are not known beforehand, so that only a
+        policy with a tokeniser of its own can read its questions.
+        """
+        if self.settings.policy.KIND == "huggingface":
+            return HuggingFacePolicy(self.settings.policy, seed)
+        if not self.world.words:
+            raise ValueError(
+                f"{task_path(self.tier, self.name)}: world.kind = {self.settings.world.KIND!r} has "
+                "no list of words, which a tiny policy needs; take one with a tokeniser of its own"
+            )
         return TinyPolicy(self.settings.policy, len(self.vocabulary), seed)
 
     def demonstrations(self, seed: int) -> Callable[[int], list[Trajectory]]:
@@ -151,32 +169,63 @@ def task_path(tier: str, name: str) -> Path:
 def open_task(tier: str, name: str) -> Task:
     """Read a task's params and build its world, environment and vocabulary.
 
-    An unchanged file gives the same task again; an edited one is read anew.  Raises ValueError
-    naming the file and what no task can be made of.
+    Unchanged files give the same task again; edited ones, of the world too, are read anew.
+    Raises ValueError naming the file and what no task can be made of.
     """
     path = task_path(tier, name)
-    settings = params.load(TaskSettings, path)
+    values = params.read_yaml(path)
+    wires = values.pop("tripwires", None)
+    settings = params.build(TaskSettings, values, str(path))
+    tripwires = params.convert(wires, TripwireSettings | None, f"{path}: tripwires")
     if not task_path(tier, settings.warm_start_task).is_file():
         raise ValueError(
             f"{path}: warm_start_task = {settings.warm_start_task!r} is no task of tier {tier}"
         )
     try:
-        return _open(tier, name, settings)
+        stamps = settings.world.stamps() if settings.world.KIND == "files" else ()
+        return _open(tier, name, settings, tripwires, stamps)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
 @lru_cache(maxsize=8)
-def _open(tier: str, name: str, settings: TaskSettings) -> Task:
+def _open(
+    tier: str,
+    name: str,
+    settings: TaskSettings,
+    tripwires: TripwireSettings | None,
+    stamps: tuple[tuple[str, int, int], ...],
+) -> Task:
+    """Kept by all arguments; `stamps` tell edited files behind the world from unchanged ones."""
     world = settings.world
     if world.KIND == "factbook":
         world = FactbookWorld(**asdict(world))
+    elif world.KIND == "files":
+        world = world.open()
     world.evaluation_questions(settings.evaluation.questions)  # or there are not so many
     if settings.withheld_share > 0:
         world = WithheldEvidence(world, settings.withheld_share)
     environment = disturbed(_environment(world, settings), settings.disturbances)
-    vocabulary = tag_vocabulary(environment.actions, [*environment.words, *world.words])
-    return Task(name, tier, settings, world, environment, vocabulary)
+    if settings.policy.KIND == "tiny":
+        vocabulary = tag_vocabulary(environment.actions, [*environment.words, *world.words])
+    else:
+        vocabulary = _model_tokens(settings, world, environment)
+    return Task(name, tier, settings, world, environment, vocabulary, tripwires)
+
+
+def _model_tokens(settings: TaskSettings, world: World, environment: Environment) -> Tokens:
+    """A language model's tokens, which must spell the tags and leave room after the prompts."""
+    tokens = settings.policy.open_tokens()
+    tokens.message_end(closing_tags(environment.actions))
+    for question in world.evaluation_questions(settings.evaluation.questions):
+        prompt = environment.reset(question, python_stream(0, "prompt", question.id)).prompt
+        length = len(tokens.encode_prompt(prompt))
+        if length >= settings.policy.max_tokens:
+            raise ValueError(
+                f"policy.max_tokens = {settings.policy.max_tokens} leaves no room after the "
+                f"{length} tokens of the prompt of question {question.id}"
+            )
+    return tokens
 
 
 def _environment(world: World, settings: TaskSettings) -> Environment:
@@ -189,7 +238,7 @@ def _environment(world: World, settings: TaskSettings) -> Environment:
 
 def warm_started_policy(
     task: Task, seed: int, code: str, report: Callable[[int, float], None]
-) -> TinyPolicy:
+) -> Policy:
     """The policy of a task after its warm start, trained once per settings, seed and `code`.
 
     Kept under the cache folder by hash; a second process asking for the same one waits for it.
@@ -210,6 +259,8 @@ def warm_started_policy(
     key = sha256_json([source.settings.kinds, identity, seed, code])[:16]
     path = paths.cache() / "warm_starts" / f"{task.tier}-{source.name}-{seed}-{key}.safetensors"
     policy = task.new_policy(seed)
+    if source.settings.warm_start.steps == 0:
+        return policy
     with exclusive(path.with_suffix(".lock")):
         if not path.exists():
             settings = source.settings.warm_start

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from turncredit.batching import TurnBatch, from_trajectories
 from turncredit.params import require_positive, require_shares
-from turncredit.policies.tiny import TinyPolicy
-from turncredit.policies.vocabulary import Vocabulary
+from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
 from turncredit.seeding import torch_stream
 
@@ -20,22 +19,26 @@ class WarmStartSettings:
     """Supervised training from scratch with AdamW."""
 
     steps: int
+    """0 for a policy that can already act, such as a language model."""
     batch: int
     """Demonstrations per step."""
     learning_rate: float
     """Peak; reached after 2 % of the steps, then a cosine down to a twentieth of it."""
     swap_names: float
     """Share of demonstrations in which the world's names are exchanged one for one: what a document
-    says can then not be memorised, and every name learns to be copied from what was read."""
+    says can then not be memorised, and every name learns to be copied from what was read.  Above 0
+    only where each name is one token."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "steps", "batch", "learning_rate")
+        if self.steps < 0:
+            raise ValueError(f"steps = {self.steps} must be at least 0")
+        require_positive(self, "batch", "learning_rate")
         require_shares(self, "swap_names")
 
 
 def warm_start(
-    policy: TinyPolicy,
-    vocabulary: Vocabulary,
+    policy: Policy,
+    vocabulary: Tokens,
     names: Sequence[str],
     demonstrations: Callable[[int], list[Trajectory]],
     settings: WarmStartSettings,
@@ -51,7 +54,8 @@ def warm_start(
     optimiser = torch.optim.AdamW(
         policy.parameters(), lr=settings.learning_rate, weight_decay=0.01, fused=True
     )
-    name_ids = torch.tensor([vocabulary.id(name) for name in names])
+    swapped = names if settings.swap_names > 0 else ()
+    name_ids = torch.tensor([vocabulary.id(name) for name in swapped], dtype=torch.int64)
     for step in range(settings.steps):
         trajectories = demonstrations(step)
         batch = from_trajectories(trajectories, group_ids=range(len(trajectories)))
@@ -69,7 +73,7 @@ def warm_start(
         report(step, loss.item())
 
 
-def imitation_loss(policy: TinyPolicy, batch: TurnBatch) -> Tensor:
+def imitation_loss(policy: Policy, batch: TurnBatch) -> Tensor:
     """Mean negative log-prob of the sampled tokens."""
     logprobs, _ = policy.score(batch.token_ids, batch.response_mask)
     return -logprobs.sum() / batch.response_mask.sum()

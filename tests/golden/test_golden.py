@@ -232,7 +232,8 @@ def test_kl_estimates_of_a_turn():
 def test_dual_clip():
     given = VECTORS["dual_clip"]["in"]
     batch = batch_of_tokens(torch.tensor([[True]]))
-    logprobs = batch.old_logprobs + torch.tensor(float(given["ratio"])).log()
+    logprobs = batch.old_logprobs
+    batch = batch.replace(old_logprobs=logprobs - torch.tensor(float(given["ratio"])).log())
     advantages = torch.tensor([[float(given["A"])]])
     loss, metrics = OBJECTIVES["ppo_clip"](logprobs, batch, advantages, dual_clip=given["c"])
     assert loss.item() == near(out("dual_clip")["loss"])

@@ -11,113 +11,26 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 import yaml
+from pipeline.tiny_runs import (
+    CODE,
+    FILES,
+    PLAIN,
+    REPOSITORY,
+    contents,
+    directory,
+    drive,
+    environment,
+    interrupt_after,
+    job,
+    parameters,
+    task_values,
+    write_task,
+)
 
-from turncredit import experiment, params, run_checks, tasks
-from turncredit.code_version import code_hash
+from turncredit import experiment, run_checks, runs
 from turncredit.experiment import Experiment, Job, experiment_from, run, run_experiment
-from turncredit.results import RunDirectory
 from turncredit.run_checks import check_runs
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-PLAIN = {
-    "base": "grpo",
-    "base_options": {},
-    "weight": "none",
-    "weight_options": {},
-    "objective": "ppo_clip",
-    "objective_options": {},
-}
-FILES = [
-    "metrics.csv",
-    "eval.csv",
-    "turns.csv.gz",
-    "trajectories.jsonl.gz",
-    "questions.csv",
-    "checkpoint.safetensors",
-]
-CODE = code_hash()
-
-
-def task_values(**training: int) -> dict:
-    """The smoke task cut down to a second; the penalty makes rewards differ without any skill."""
-    path = REPOSITORY / "params" / "smoke" / "tasks" / "costly_guess.yaml"
-    values = params.read_yaml(path)
-    values["environment"] |= {"invalid_ends": False, "invalid_penalty": 0.1, "max_turns": 12}
-    values["policy"] |= {"width": 16, "layers": 1, "max_tokens": 48}
-    values["warm_start"] |= {"steps": 2, "batch": 4}
-    values["training"] |= {
-        "steps": 5,
-        "questions_per_step": 2,
-        "warmup_steps": 2,
-        "learning_rate": 0.01,
-    }
-    values["training"] |= {"checkpoint_every": 2} | training
-    values["evaluation"] |= {"questions": 6, "every": 3}
-    return values | {"warm_start_task": "tiny"}
-
-
-def write_task(home: Path, name: str = "tiny", **training: int) -> None:
-    path = home / "params" / "smoke" / "tasks" / f"{name}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(task_values(**training)))
-
-
-def environment(home: Path) -> dict[str, str]:
-    names = {"HOME": home, "RESULTS": home / "results", "CACHE": home / "cache"}
-    return {f"TURNCREDIT_{name}": str(path) for name, path in names.items()}
-
-
-def parameters(**changes) -> dict:
-    values = {"tier": "smoke", "notebook": "10_try", "tasks": ["tiny"], "arms": {"grpo": PLAIN}}
-    return values | {"seeds": [0], "warm_start_seeds": [0]} | changes
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    """A folder that stands for the repository; tasks are read anew and torch has one thread."""
-    write_task(tmp_path)
-    for name, value in environment(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    getattr(tasks.open_task, "cache_clear", lambda: None)()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield tmp_path
-    torch.set_num_threads(threads)
-    getattr(tasks.open_task, "cache_clear", lambda: None)()
-
-
-@pytest.fixture
-def inline(monkeypatch):
-    """Jobs run one after the other in this process: spares the start of workers."""
-
-    def in_turn(work, calls, workers, title):
-        for call in calls:
-            work(*call, lambda *shown: None)
-
-    monkeypatch.setattr(experiment, "in_parallel", in_turn)
-
-
-def job(**changes) -> Job:
-    return Job(experiment_from(parameters(**changes)), "tiny", "grpo", 0)
-
-
-def directory(home: Path, label: str = "tiny/grpo/seed_0") -> RunDirectory:
-    return RunDirectory(home / "results" / "10_try" / label)
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {name: (path / name).read_bytes() for name in FILES}
-
-
-def interrupt_after(done: int):
-    def report(label: str, now: int, total: int, shown: dict) -> None:
-        if now == done:
-            raise KeyboardInterrupt
-
-    return report
-
 
 # --- never twice, and again when stale
 
@@ -297,33 +210,16 @@ Path(home / "driver.json").write_text(json.dumps({"moments": moments, "differ": 
 """
 
 
-def drive(home: Path, mode: str, asked: dict) -> dict:
-    command = [
-        sys.executable,
-        "-c",
-        DRIVER,
-        str(home),
-        mode,
-        json.dumps(asked),
-        CODE,
-        ",".join(FILES),
-        "7",
-    ]
-    variables = (
-        os.environ | environment(home) | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "random"}
-    )
-    variables["PYTHONPATH"] = str(REPOSITORY / "lib")
-    done = subprocess.run(
-        command, env=variables, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+def kill_and_compare(home: Path, mode: str) -> dict:
+    arguments = [str(home), mode, json.dumps(parameters()), CODE, ",".join(FILES), "7"]
+    drive(home, DRIVER, arguments)
     return json.loads((home / "driver.json").read_text())
 
 
 @pytest.mark.slow
 def test_kill_9_at_random_moments_and_another_process_change_no_byte(home):
     """Two runs, each killed up to five times, equal an unbroken one of this process."""
-    outcome = drive(home, "random", parameters())
+    outcome = kill_and_compare(home, "random")
     assert outcome["moments"] >= 5
     assert outcome["differ"] == []
     run_path = directory(home).path
@@ -337,7 +233,7 @@ def test_kill_9_at_random_moments_and_another_process_change_no_byte(home):
 @pytest.mark.slow
 def test_kill_9_before_every_seventh_change_of_a_file_changes_no_byte(home):
     write_task(home, steps=2, checkpoint_every=1)
-    outcome = drive(home, "every", parameters())
+    outcome = kill_and_compare(home, "every")
     assert outcome["moments"] > 5
     assert outcome["differ"] == [], "killed before that change of a file, the run never recovers"
 
@@ -368,7 +264,7 @@ def test_an_error_in_a_worker_reaches_the_caller_and_no_process_stays(home, monk
     begun = time.time()
     with pytest.raises(ValueError, match=r"checkpoint\.safetensors: not a usable"):
         run_experiment(experiment_from(parameters(seeds=[0, 1])), workers=2)
-    assert time.time() - begun < 60
+    assert time.time() - begun < 300, "the pool hangs"
     assert workers_of(os.getpid()) == set()
     assert multiprocessing.active_children() == []
 
@@ -398,7 +294,8 @@ def wait_for(condition, seconds: float) -> bool:
 
 
 @pytest.mark.slow
-def test_workers_busy_or_idle_end_when_their_parent_is_killed(home, tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_busy_or_idle_end_when_their_parent_is_killed(home, tmp_path, how):
     write_task(home, "long", steps=100_000)
     script = tmp_path / "orphans.py"
     script.write_text(ORPHANS)
@@ -416,8 +313,8 @@ def test_workers_busy_or_idle_end_when_their_parent_is_killed(home, tmp_path):
         assert begun, "one worker busy and one idle were wanted"
         orphans = workers_of(parent.pid)
         assert len(orphans) == 2
-        parent.send_signal(signal.SIGKILL)
-        parent.wait()
+        parent.send_signal(how)
+        assert parent.wait(20) == -how
         assert wait_for(lambda: not any(map(alive, orphans)), 20), "orphaned workers live on"
     finally:
         parent.kill()
@@ -479,13 +376,13 @@ def test_a_manifest_counts_the_failures_of_its_run_alone(home, inline, monkeypat
     values = task_values(steps=2)
     values["disturbances"] |= {"tool_failure": 1.0}
     (home / "params" / "smoke" / "tasks" / "tiny.yaml").write_text(yaml.safe_dump(values))
-    evaluate = experiment._evaluate
+    evaluate = runs._evaluate
 
-    def fail_once_and_evaluate(task, *others):
-        task.environment.counts["search"] += 1
-        evaluate(task, *others)
+    def fail_once_and_evaluate(run, *others):
+        run.task.environment.counts["search"] += 1
+        evaluate(run, *others)
 
-    monkeypatch.setattr(experiment, "_evaluate", fail_once_and_evaluate)
+    monkeypatch.setattr(runs, "_evaluate", fail_once_and_evaluate)
     run_experiment(experiment_from(parameters(seeds=[0, 1])))
     for seed in (0, 1):
         manifest = directory(home, f"tiny/grpo/seed_{seed}").manifest

@@ -548,9 +548,9 @@ def test_an_infinite_step_reward_is_named(base):
         ("gigpo", {"episode_over": "n"}, "gigpo: unknown episode_over 'n'; .*: steps, traject"),
         ("igpo", {"std": "n"}, "igpo: unknown std 'n'"),
         ("empg", {"centre_over": "n"}, "empg: unknown centre_over 'n'; there are: tokens, turns"),
-        ("gae", {"lam": 1.01}, r"gae: lam is 1.01; it must lie in 0 \.\. 1"),
-        ("gae", {"gamma": -0.1}, r"gae: gamma is -0.1; it must lie in 0 \.\. 1"),
-        ("reinforce_pp", {"gamma": NAN}, r"reinforce_pp: gamma is nan; it must lie in 0 \.\. 1"),
+        ("gae", {"lam": 1.01}, r"gae: lam is 1.01; it must be a number in 0 \.\. 1"),
+        ("gae", {"gamma": -0.1}, r"gae: gamma is -0.1; it must be a number in 0 \.\. 1"),
+        ("reinforce_pp", {"gamma": NAN}, r"reinforce_pp: gamma is nan; it must be a number in"),
     ],
 )
 def test_bad_options_are_named(base, options, message):
@@ -589,5 +589,5 @@ def test_empg_names_row_and_turn_of_an_infinite_entropy(value):
 
 @pytest.mark.parametrize("shape", [(2, 1), (1, 2), (2,), (2, 3)])
 def test_probabilities_of_another_shape_are_refused(shape):
-    with pytest.raises(ValueError, match="information_gains: probabilities of shape"):
+    with pytest.raises(ValueError, match=r"information_gains: probabilities are .* of shape"):
         information_gains(make_batch([[1, 2], [2, 1]]), torch.full(shape, 0.5))

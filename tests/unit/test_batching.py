@@ -8,7 +8,9 @@ from batches import make_batch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turncredit.batch_contract import FLOATS
 from turncredit.batching import LAYOUT, REQUIRED, TurnBatch, from_trajectories, row_sums
+from turncredit.credit import BASES, token_advantages
 from turncredit.records import Trajectory, Turn
 
 
@@ -75,11 +77,72 @@ def test_shapes_and_types_are_checked_when_a_batch_is_made():
         ("token_ids", torch.zeros(2, dtype=torch.int64), r"token_ids: shape \(2,\)"),
         ("response_mask", torch.ones(2, length), "response_mask: type torch.float32, not bool"),
         ("group_ids", torch.zeros(2), "group_ids: type torch.float32, not int64"),
-        ("entropies", torch.zeros(2, length, dtype=torch.int64), "not floating point"),
+        ("entropies", torch.zeros(2, length, dtype=torch.int64), "int64, not float32 or float64"),
         ("success", torch.zeros(2), "success: type torch.float32, not bool"),
     ]:
         with pytest.raises(ValueError, match=message):
             batch.replace(**{name: value})
+
+
+FLOAT_FIELDS = [name for name, (_, kind) in LAYOUT.items() if kind == FLOATS]
+
+
+@pytest.mark.parametrize("name", FLOAT_FIELDS)
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.complex64, torch.float8_e5m2]
+)
+def test_half_precision_is_refused_in_every_field(name, dtype):
+    """Rewards of bfloat16 would make advantages of bfloat16, log-probs ratios off by 1 %."""
+    batch = make_batch([[2, 1], [0, 3]])
+    with pytest.raises(ValueError, match=rf"TurnBatch\.{name}: type {dtype}, not float32 or fl"):
+        batch.replace(**{name: getattr(batch, name).to(dtype)})
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_advantages_have_the_type_of_the_rewards_alone(base, dtype):
+    batch = make_batch([[2, 1], [1, 3]], rewards=[0.0, 1.0])
+    batch = batch.replace(rewards=batch.rewards.to(dtype))
+    assert token_advantages(batch, base, "aem").dtype == dtype
+    for name in FLOAT_FIELDS:
+        if name != "rewards":
+            other = batch.replace(**{name: getattr(batch, name).double()})
+            assert token_advantages(other, base, "aem").dtype == dtype
+
+
+def test_collation_makes_float32():
+    batch = from_trajectories([trajectory([1], [turn([2], [])])] * 2, group_ids=[0, 0])
+    made = {name: getattr(batch, name) for name in FLOAT_FIELDS}
+    given = {name for name, value in made.items() if value is not None}
+    assert given == {"old_logprobs", "entropies", "rewards", "rollout_logprobs"}
+    assert {made[name].dtype for name in given} == {torch.float32}
+
+
+def test_a_batch_moves_to_a_device_with_every_field():
+    batch = make_batch([[2, 1], [0, 3]])
+    assert batch.turn_lengths().device.type == "cpu"  # kept, and not to be taken along
+    for device in ("meta", torch.device("meta")):
+        moved = batch.to(device)
+        for name in LAYOUT:
+            before, after = getattr(batch, name), getattr(moved, name)
+            assert (after.device.type, after.dtype, after.shape) == (
+                "meta", before.dtype, before.shape,
+            )  # fmt: skip
+        assert moved.num_turns == batch.num_turns
+        assert "spans" not in vars(moved)
+    assert batch.to("cpu") is batch
+    with pytest.raises(ValueError, match=r"TurnBatch\.rewards: on cpu, token_ids on meta"):
+        moved.replace(rewards=batch.rewards)
+    with pytest.raises((TypeError, RuntimeError)):
+        batch.to(torch.float64)
+
+
+def test_a_batch_moves_without_the_fields_it_lacks():
+    optional = [name for name in LAYOUT if name not in REQUIRED]
+    batch = make_batch([[2, 1], [0, 3]]).replace(**dict.fromkeys(optional))
+    moved = batch.to("meta")
+    assert all(getattr(moved, name) is None for name in optional)
+    assert all(getattr(moved, name).is_meta for name in REQUIRED)
 
 
 def test_turn_lengths_sums_and_gather_agree_with_the_layout():

@@ -9,7 +9,13 @@ import pytest
 import torch
 from play import TINY, policy
 
-from turncredit.checkpoints import load_checkpoint, save_checkpoint
+from turncredit import checkpoints
+from turncredit.checkpoints import (
+    load_checkpoint,
+    load_newest,
+    previous_checkpoint,
+    save_checkpoint,
+)
 from turncredit.policies.tiny import TinySettings
 
 
@@ -148,7 +154,137 @@ def test_a_missing_file_is_named(tmp_path):
         load_checkpoint(tmp_path / "absent.safetensors", *fresh())
 
 
-def test_kill_9_while_saving_leaves_a_whole_checkpoint(tmp_path):
+# --- the previous one
+
+
+def saved_twice(folder):
+    """Two checkpoints, of one step and of two; returns the newest."""
+    path, (model, optimiser) = folder / "c.safetensors", trained()
+    save_checkpoint(path, model, optimiser, 1)
+    with torch.no_grad():
+        model.embedding.weight.add_(1)
+    save_checkpoint(path, model, optimiser, 2)
+    return path
+
+
+def no_links(*paths):
+    raise OSError(1, "Operation not permitted")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_the_checkpoint_that_is_replaced_stays_as_the_previous_one(tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(checkpoints.os, "link", no_links)
+    path = saved_twice(tmp_path)
+    older, newer = fresh(), fresh()
+    assert load_checkpoint(previous_checkpoint(path), *older) == 1
+    assert load_checkpoint(path, *newer) == 2
+    assert equal(everything(*older), everything(*trained()))
+    assert not equal(everything(*newer), everything(*older))
+    save_checkpoint(path, *trained(), 3)
+    assert load_checkpoint(previous_checkpoint(path), *fresh()) == 2
+    assert {p.name for p in tmp_path.iterdir()} == {"c.safetensors", "c.previous.safetensors"}
+
+
+def test_a_first_checkpoint_has_no_previous_one(tmp_path):
+    save_checkpoint(tmp_path / "c.safetensors", *fresh(), 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+def test_the_newest_is_taken_unless_it_is_damaged(tmp_path):
+    path = saved_twice(tmp_path)
+    assert load_newest(path, *fresh()) == (2, [])
+    path.write_bytes(path.read_bytes()[:-5])
+    pair = fresh()
+    step, complaints = load_newest(path, *pair)
+    assert step == 1
+    assert [path.name in text for text in complaints] == [True]
+    assert equal(everything(*pair), everything(*trained()))
+
+
+def test_a_newest_that_was_deleted_is_no_damage(tmp_path):
+    path = saved_twice(tmp_path)
+    path.unlink()
+    assert load_newest(path, *fresh()) == (1, [])
+
+
+def test_with_both_damaged_both_are_named_and_nothing_is_changed(tmp_path):
+    path, pair = saved_twice(tmp_path), fresh()
+    before = {name: value.clone() for name, value in everything(*pair).items()}
+    for damaged in (path, previous_checkpoint(path)):
+        damaged.write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"/c\.safetensors: .*/c\.previous\.safetensors: "):
+        load_newest(path, *pair)
+    assert equal(everything(*pair), before)
+    with pytest.raises(ValueError, match=r"absent: no such checkpoint"):
+        load_newest(tmp_path / "absent", *fresh())
+
+
+# --- extra tensors
+
+
+def extras() -> dict[str, torch.Tensor]:
+    """What a training may carry along: of every kind, one without shape and one of half floats."""
+    return {
+        "running.mean": torch.tensor(1 / 3, dtype=torch.float64),
+        "reference.weight": torch.arange(6, dtype=torch.bfloat16).view(2, 3),
+        "seen": torch.tensor([True, False]),
+    }
+
+
+def test_extra_tensors_are_restored_in_place_bit_for_bit(tmp_path):
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, *trained(), 3, extra=extras())
+    restored = {name: torch.zeros_like(value) for name, value in extras().items()}
+    places = {name: value.data_ptr() for name, value in restored.items()}
+    assert load_checkpoint(path, *fresh(), extra=restored) == 3
+    assert equal(restored, extras())
+    assert {name: value.data_ptr() for name, value in restored.items()} == places
+
+
+def test_extra_tensors_that_a_fresh_training_has_not_yet_are_added(tmp_path):
+    """What a method keeps of earlier steps has no shape before the first of them."""
+    path, memory = tmp_path / "c.safetensors", {"seen": torch.tensor([False, False])}
+    save_checkpoint(path, *trained(), 3, extra=extras())
+    load_checkpoint(path, *fresh(), extra=memory)
+    assert equal(memory, extras())
+
+
+def test_extra_tensors_that_nobody_asks_for_are_not_dropped_in_silence(tmp_path):
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, *trained(), 3, extra={"reference": torch.zeros(2)})
+    with pytest.raises(ValueError, match=r"c\.safetensors: .*extra\.reference has nowhere to go"):
+        load_checkpoint(path, *fresh())
+    with pytest.raises(ValueError, match=r"extra\.reference has nowhere to go"):
+        load_newest(path, *fresh())
+
+
+def test_without_extra_tensors_a_checkpoint_is_what_it_was(saved, tmp_path):
+    save_checkpoint(tmp_path / "c.safetensors", *trained(), 12, extra={})
+    assert (tmp_path / "c.safetensors").read_bytes() == saved.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        ({"other": torch.zeros(1)}, r"extra\.other is missing"),
+        ({"seen": torch.ones(3, dtype=torch.bool)}, r"extra\.seen is .*\(2,\)\), not .*\(3,\)"),
+        ({"seen": torch.ones(2)}, r"extra\.seen is \(torch.bool, .*not \(torch.float32"),
+    ],
+)
+def test_other_extra_tensors_than_those_saved_are_refused_and_nothing_is_changed(
+    tmp_path, asked, complaint
+):
+    path, pair = tmp_path / "c.safetensors", fresh()
+    save_checkpoint(path, *trained(), 3, extra=extras())
+    wanted = {name: torch.zeros_like(value) for name, value in extras().items()} | asked
+    before = {name: value.clone() for name, value in (everything(*pair) | wanted).items()}
+    with pytest.raises(ValueError, match=rf"c\.safetensors: not a usable .*{complaint}"):
+        load_checkpoint(path, *pair, extra=wanted)
+    assert equal(everything(*pair) | wanted, before)
+
+
+def test_kill_9_while_saving_leaves_a_whole_checkpoint_and_a_whole_previous_one(tmp_path):
     """A child saves over and over; whenever it is killed, what lies there loads."""
     path, pair = tmp_path / "c.safetensors", trained()
     save_checkpoint(path, *pair, 0)
@@ -163,4 +299,7 @@ def test_kill_9_while_saving_leaves_a_whole_checkpoint(tmp_path):
         time.sleep(0.005 + 0.03 * stream.random())
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        assert load_checkpoint(path, *fresh()) >= 0
+        newest = load_checkpoint(path, *fresh())
+        previous = previous_checkpoint(path)
+        if previous.exists():
+            assert load_checkpoint(previous, *fresh()) in (newest, newest - 1, 0)

@@ -40,7 +40,7 @@ def test_comments_docstrings_layout_and_presentation_do_not_change_the_hash(pack
     ("module", "old", "new"),
     [
         ("seeding.py", ">> 1", ">> 2"),
-        ("training.py", "group_size < 2", "group_size < 1"),
+        ("training/settings.py", "group_size < 2", "group_size < 1"),
         ("environments/judges/rule.py", '"UNCERTAIN"', '"WRONG"'),
         ("policies/tiny.py", "10000.0", "20000.0"),
         ("records.py", "mtime=0", "mtime=1"),

@@ -163,12 +163,55 @@ def test_reads_what_the_docs_say_and_nothing_else(part, name):
         assert any(differs(seed, field) for seed in range(20)), f"does not read {field}"
 
 
-def test_the_example_runs_and_gives_credit():
-    (example,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+@pytest.fixture
+def tables_as_before():
+    """What an example enters is gone after it: other tests go through all that a table has."""
+    before = [(table, dict(table)) for table in TABLES.values()]
+    yield
+    for table, methods in before:
+        table.clear()
+        table.update(methods)
+
+
+def run_examples(count: int) -> dict[str, Any]:
+    """The names after the first examples, run one after the other."""
+    examples = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len(examples) == 2
     names: dict[str, Any] = {}
-    exec(compile(example, "docs/estimators.md", "exec"), names)
+    for example in examples[:count]:
+        exec(compile(example, "docs/estimators.md", "exec"), names)
+    return names
+
+
+def test_the_example_runs_and_gives_credit():
+    names = run_examples(1)
     advantages, batch = names["advantages"], names["batch"]
     assert (advantages[batch.response_mask] != 0).all()
     assert (advantages[~batch.response_mask] == 0).all()
     assert names["loss"].isfinite()
     assert names["metrics"]["ratio_max"] == 1.0
+
+
+def test_methods_of_ones_own_run_and_can_be_defined_again(tables_as_before):
+    """Rewards are 0 and 1; the second trajectory has a turn of one token and one of two."""
+    for _ in range(2):
+        names = run_examples(2)
+    batch, advantages = names["batch"], names["advantages"]
+    long = torch.tensor([[0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0]])
+    assert torch.equal(advantages, long.float())
+    expected = -0.5 * (names["logprobs"] * advantages)[batch.response_mask].mean()
+    torch.testing.assert_close(names["loss"], expected)
+    assert names["metrics"]["mean_slope"] == pytest.approx(-0.5 * 2 / 7)
+    assert names["metrics"]["response_tokens"] == 7
+    for table, name in (
+        (BASES, "reward_itself"), (TURN_WEIGHTS, "long_turns"), (OBJECTIVES, "policy_gradient"),
+    ):  # fmt: skip
+        assert table[name] is not None
+    with pytest.raises(ValueError, match="long_turns: at_least is 0; it must be a whole number"):
+        TURN_WEIGHTS["long_turns"](batch, advantages, at_least=0)
+
+
+def test_the_examples_leave_the_tables_alone():
+    assert {"reward_itself", "long_turns", "policy_gradient"}.isdisjoint(
+        {*BASES, *TURN_WEIGHTS, *OBJECTIVES}
+    )

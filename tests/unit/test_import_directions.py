@@ -11,16 +11,16 @@ import turncredit
 
 PACKAGE = Path(turncredit.__file__).parent
 LEVELS = {
-    0: "paths params seeding storage methods parallel",
-    1: "records answers checkpoints spans logprobs",
+    0: "paths params seeding storage parallel option_ranges",
+    1: "records answers checkpoints spans logprobs methods batch_contract",
     2: "retrieval worlds",
     3: "environments",
     4: "policies rollout",
     5: "batching signals demonstrations",
     6: "credit objectives reward_shaping dynamic_sampling",
-    7: "training evaluation warm_start probe audit verl_plugin",
-    8: "results stats tasks code_version",
-    9: "plots viewer notebook_runner experiment run_checks",
+    7: "training tripwires evaluation warm_start probe audit verl_plugin",
+    8: "results loggers stats tasks code_version",
+    9: "plots viewer notebook_runner runs experiment run_checks",
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names.split()}
 SIDEWAYS = {
@@ -28,12 +28,13 @@ SIDEWAYS = {
     ("rollout", "policies"),
     ("signals", "batching"),
     ("run_checks", "experiment"),
+    ("experiment", "runs"),
 }
 """(importer, imported) pairs of one level that are allowed: the table has them on two lines."""
 
 TORCH_ONLY = (
     "spans", "logprobs", "batching", "signals", "credit", "objectives", "methods",
-    "reward_shaping", "dynamic_sampling",
+    "reward_shaping", "dynamic_sampling", "option_ranges", "batch_contract",
 )  # fmt: skip
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

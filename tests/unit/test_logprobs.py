@@ -1,6 +1,7 @@
 """Log-probs and entropies in blocks against float64 autograd, with -inf, half precision, junk."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -343,6 +344,12 @@ def test_autocast_does_not_reach_inside():
         ({"temperature": 0.0}, "temperature is 0.0"),
         ({"temperature": math.nan}, "temperature is nan"),
         ({"temperature": math.inf}, "temperature is inf"),
+        ({"temperature": -1}, "temperature is -1; it must be a finite number above 0"),
+        ({"temperature": "1"}, "temperature is '1'; it must be a finite number above 0"),
+        ({"temperature": None}, "temperature is None; it must"),
+        ({"temperature": True}, "temperature is True; it must"),
+        ({"temperature": torch.tensor(1.0)}, r"temperature is tensor\(1.\); it must"),
+        ({"temperature": [1.0]}, r"temperature is \[1.0\]; it must"),
         ({"token_ids": torch.tensor([0, 1])}, r"shape \(2,\), not \(3,\)"),
         ({"token_ids": torch.tensor([0, 1, 5])}, r"5 at \(2,\) is not in 0 .. 4"),
         ({"token_ids": torch.tensor([0, -100, 5])}, r"-100 at \(1,\)"),
@@ -365,8 +372,12 @@ def test_a_head_that_does_not_fit_is_named():
     for weight in (torch.zeros(4, 9), torch.zeros(4), torch.zeros(9, 4, dtype=torch.bfloat16)):
         with pytest.raises(ValueError, match=r"weight: .* not \[V, D\]"):
             from_hidden(hidden, weight, ids)
-    with pytest.raises(ValueError, match="chunk is 0"):
-        from_hidden(hidden, torch.zeros(9, 4), ids, chunk=0)
+    for chunk in (0, -1, 1.5, "2", True, None):
+        said = re.escape(
+            f"from_hidden: chunk is {chunk!r}; it must be a whole number of at least 1"
+        )
+        with pytest.raises(ValueError, match=said):
+            from_hidden(hidden, torch.zeros(9, 4), ids, chunk=chunk)
 
 
 @pytest.mark.gpu

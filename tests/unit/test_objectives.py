@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turncredit.batching import TurnBatch
+from turncredit.credit import TURN_WEIGHTS
 from turncredit.methods import option_names
 from turncredit.objectives import (
     AGGREGATIONS,
@@ -21,6 +22,7 @@ from turncredit.objectives import (
     gspo,
     gspo_token,
     kl_estimates,
+    kl_penalty,
     merge_metrics,
     turn_gspo,
 )
@@ -30,12 +32,18 @@ NAN = math.nan
 every_objective = pytest.mark.parametrize("name", OBJECTIVES)
 
 
+def moved(batch: TurnBatch, log_ratio: Tensor) -> tuple[Tensor, TurnBatch]:
+    """Log-probs with these log-ratios [B, L] to the old ones, which make room for them below 0."""
+    batch = batch.replace(old_logprobs=batch.old_logprobs - log_ratio.clamp(min=0))
+    return batch.old_logprobs + log_ratio, batch
+
+
 def one_token(
     log_ratio: float, advantage: float, name: str = "ppo_clip", **options
 ) -> tuple[float, float, dict]:
     """Loss, gradient with respect to the log-prob, and metrics of a single sampled token."""
-    batch = make_batch([[1]])
-    logprobs = (batch.old_logprobs + log_ratio).requires_grad_()
+    logprobs, batch = moved(make_batch([[1]]), torch.tensor(log_ratio))
+    logprobs.requires_grad_()
     credit = torch.full_like(logprobs, advantage)
     loss, metrics = OBJECTIVES[name](logprobs, batch, credit, **options)
     loss.backward()
@@ -69,7 +77,7 @@ def test_dual_clip_bounds_the_loss_of_negative_advantages_only():
     assert one_token(math.log(5), -2.0, dual_clip=3.0)[2]["dual_clip_fraction"] == 1
     assert one_token(math.log(5), -2.0)[2]["dual_clip_fraction"] == 0
     for bad in (1.0, 0.5):
-        with pytest.raises(ValueError, match=f"dual_clip is {bad}; it must exceed 1"):
+        with pytest.raises(ValueError, match=f"dual_clip is {bad}; it must be a finite number"):
             one_token(0.0, 1.0, dual_clip=bad)
 
 
@@ -126,7 +134,7 @@ def test_unknown_modes_and_a_missing_length_are_errors():
         aggregate(LOSSES, MASK, mode="mean")
     with pytest.raises(ValueError, match="needs max_length >= 1, and it is None"):
         aggregate(LOSSES, MASK, mode="seq_mean_token_sum_norm")
-    with pytest.raises(ValueError, match="aggregate: max_length is 0; it must be at least 1"):
+    with pytest.raises(ValueError, match="aggregate: max_length is 0; it must be a finite"):
         aggregate(LOSSES, MASK, mode="seq_mean_token_sum_norm", max_length=0)
     batch = make_batch([[1]])
     with pytest.raises(
@@ -136,9 +144,9 @@ def test_unknown_modes_and_a_missing_length_are_errors():
     with pytest.raises(ValueError, match=r"unknown objective 'ppo'; there are: .*ppo_clip"):
         OBJECTIVES["ppo"]
     length = batch.old_logprobs.shape[1]
-    with pytest.raises(ValueError, match=r"logprobs have shape \(1, 1\), not \[B, L\]"):
+    with pytest.raises(ValueError, match=r"ppo_clip: logprobs are torch.float32 of shape \(1, 1\)"):
         PPO(torch.zeros(1, 1), batch, batch.old_logprobs)
-    with pytest.raises(ValueError, match=rf"advantages have shape \({length},\), not \[B, L\]"):
+    with pytest.raises(ValueError, match=rf"ppo_clip: advantages are .* of shape \({length},\)"):
         PPO(batch.old_logprobs, batch, torch.zeros(length))
 
 
@@ -362,7 +370,7 @@ def test_the_turn_is_what_turn_ids_say():
     shift = torch.where(batch.turn_ids == 0, math.log(2), 0.0)
     options = {"clip_low": 0.2, "clip_high": 0.2, "aggregation": "token_mean"}
     ones = torch.ones_like(shift)
-    loss, metrics = turn_gspo(batch.old_logprobs + shift, batch, ones, **options)
+    loss, metrics = turn_gspo(*moved(batch, shift), ones, **options)
     assert loss.item() == pytest.approx(-(1.2 + 1.0) / 2)
     assert metrics["turn_clip_fraction"] == metrics["clip_fraction"] == 0.5
     assert (metrics["turn_ratio_min"], metrics["turn_ratio_max"]) == pytest.approx((1, 2))
@@ -371,8 +379,7 @@ def test_the_turn_is_what_turn_ids_say():
 def test_clip_fractions_of_trajectories_and_turns_by_hand():
     """Rows: ratio 2 over both turns, ratio 1, nothing sampled.  Only the first can be clipped."""
     batch = make_batch([[1, 3], [2, 0], [0, 0]])
-    shift = torch.tensor([math.log(2), 0.0, 0.0])[:, None]
-    logprobs = batch.old_logprobs + shift
+    logprobs, batch = moved(batch, torch.tensor([math.log(2), 0.0, 0.0])[:, None])
     advantages = torch.ones_like(logprobs)
     for objective in (gspo, gspo_token):
         metrics = objective(logprobs, batch, advantages)[1]
@@ -399,11 +406,12 @@ def test_extreme_log_ratios_stay_finite_and_pass_no_gradient(name, extreme):
     options = {"clip_low": 0.99, "clip_high": 1e30, "aggregation": "token_mean"}
     places = batch.response_mask.nonzero().tolist()
     for sign in (-1.0, 1.0):
-        logprobs = batch.old_logprobs.clone()
         row, column = places[1]
-        logprobs[row, column] += extreme
+        shift = torch.zeros(batch.token_ids.shape)
+        shift[row, column] = extreme
+        logprobs, lower = moved(batch, shift)
         leaf = logprobs.requires_grad_()
-        loss, metrics = OBJECTIVES[name](leaf, batch, torch.full_like(leaf, sign), **options)
+        loss, metrics = OBJECTIVES[name](leaf, lower, torch.full_like(leaf, sign), **options)
         loss.backward()
         assert loss.isfinite()
         assert leaf.grad.isfinite().all()
@@ -447,16 +455,84 @@ def test_inputs_are_left_as_they_were(name):
     assert all(map(torch.equal, before, (logprobs, advantages, batch.old_logprobs)))
 
 
+WRONG_TYPES = [torch.bool, torch.int64, torch.bfloat16, torch.float16, torch.complex64]
+
+
+@every_objective
+@pytest.mark.parametrize("argument", ["logprobs", "advantages"])
+def test_arguments_of_another_type_are_named(name, argument):
+    """Flags and whole numbers would be taken for advantages, half precision for a ratio."""
+    batch = make_batch([[2, 1], [3]])
+    given = {"logprobs": current_logprobs(batch), "advantages": torch.ones(batch.token_ids.shape)}
+    for dtype in WRONG_TYPES:
+        wrong = given | {argument: given[argument].to(dtype)}
+        with pytest.raises(ValueError, match=rf"^{name}: {argument} are {dtype} of shape .*, not"):
+            OBJECTIVES[name](wrong["logprobs"], batch, wrong["advantages"])
+    for value in (None, 1.0, given[argument].tolist()):
+        wrong = given | {argument: value}
+        kind = type(value).__name__
+        with pytest.raises(ValueError, match=rf"^{name}: {argument} are {kind}, not float32"):
+            OBJECTIVES[name](wrong["logprobs"], batch, wrong["advantages"])
+
+
+@every_objective
+def test_what_is_given_in_the_place_of_logprobs_is_found_out(name):
+    """Advantages, logits and probabilities have the shape and type of log-probs."""
+    logprobs, batch, advantages = ragged()
+    row, column = (batch.response_mask & (advantages > 1e-3)).nonzero()[0].tolist()
+    said = rf"^{name}: logprobs are .* at row {row}, token {column}, above 0 .* advantages, logits"
+    with pytest.raises(ValueError, match=said):
+        OBJECTIVES[name](advantages, batch, logprobs)
+    for wrong in (-logprobs, logprobs.exp(), torch.full_like(logprobs, math.inf)):
+        with pytest.raises(ValueError, match=f"^{name}: logprobs are .*, above 0"):
+            OBJECTIVES[name](wrong, batch, advantages)
+
+
+@every_objective
+def test_rounding_above_zero_and_junk_outside_the_mask_are_no_fault(name):
+    logprobs, batch, advantages = ragged()
+    given = torch.where(batch.response_mask, torch.full_like(logprobs, 1e-4), 7.0)
+    batch = batch.replace(old_logprobs=torch.zeros_like(logprobs))
+    assert OBJECTIVES[name](given, batch, advantages)[0].isfinite()
+
+
+def test_other_functions_of_logprobs_name_them_too():
+    logprobs, batch, advantages = ragged()
+    with pytest.raises(ValueError, match=r"^kl_penalty: logprobs are .*, above 0"):
+        kl_penalty(advantages, batch)
+    with pytest.raises(ValueError, match=r"^high_is_turns: logprobs are .*, above 0"):
+        TURN_WEIGHTS["high_is_turns"](batch, advantages, logprobs=advantages)
+    with pytest.raises(ValueError, match="high_is_turns: logprobs is None; it needs those"):
+        TURN_WEIGHTS["high_is_turns"](batch, advantages, logprobs=None)
+    for dtype in WRONG_TYPES:
+        spoilt = logprobs.to(dtype)
+        with pytest.raises(ValueError, match=f"^kl_penalty: logprobs are {dtype}"):
+            kl_penalty(spoilt, batch)
+        with pytest.raises(ValueError, match=f"^high_is_turns: logprobs are {dtype}"):
+            TURN_WEIGHTS["high_is_turns"](batch, advantages, logprobs=spoilt)
+        for name, pair in (
+            ("logprobs", (spoilt, logprobs)),
+            ("ref_logprobs", (logprobs, spoilt)),
+        ):
+            with pytest.raises(ValueError, match=f"^kl_estimates: {name} are {dtype}"):
+                kl_estimates(*pair)
+        with pytest.raises(ValueError, match=f"^aggregate: losses are {dtype}"):
+            aggregate(spoilt, batch.response_mask)
+        if dtype != torch.bool:
+            with pytest.raises(ValueError, match=f"^aggregate: mask is {dtype}, not bool"):
+                aggregate(logprobs, batch.response_mask.to(dtype))
+
+
 BAD_VALUES = {
-    "clip_low": (-0.1, 1.0, NAN, "0.2", None),
-    "clip_high": (-0.1, NAN, None),
-    "dual_clip": (1.0, 0.5, NAN, "3"),
-    "beta_low": (-0.1, NAN, math.inf, None),
-    "beta_high": (-0.1, NAN, math.inf, None),
-    "upper_cap": (0.0, -1.0),
-    "max_length": (0, -3, math.inf, NAN),
-    "total_tokens": (-1, math.inf, NAN),
-    "total_sequences": (-1, math.inf, NAN),
+    "clip_low": (-0.1, 1.0, NAN, "0.2", None, True, False),
+    "clip_high": (-0.1, NAN, "0.2", None, True),
+    "dual_clip": (1.0, 0.5, NAN, math.inf, "3", True),
+    "beta_low": (-0.1, NAN, math.inf, None, True),
+    "beta_high": (-0.1, NAN, math.inf, None, True),
+    "upper_cap": (0.0, -1.0, NAN, "5", True),
+    "max_length": (0, -3, math.inf, NAN, "8", True),
+    "total_tokens": (-1, math.inf, NAN, "8", True),
+    "total_sequences": (-1, math.inf, NAN, "8", True),
 }
 
 
@@ -493,8 +569,13 @@ def test_every_objective_takes_the_shared_options(name):
         *batch_totals(make_batch([[1]])),
     }
     assert shared <= set(option_names(OBJECTIVES[name]))
-    parameters = list(inspect.signature(OBJECTIVES[name]).parameters)
-    assert parameters[:3] == ["logprobs", "batch", "advantages"]
+    signature = inspect.signature(OBJECTIVES[name])
+    assert list(signature.parameters)[:3] == ["logprobs", "batch", "advantages"]
+    assert signature.return_annotation == tuple[Tensor, dict[str, float]]
+    unannotated = [p for p in signature.parameters.values() if p.annotation is p.empty]
+    assert unannotated == []
+    assert "aggregation" in list(signature.parameters)[-4:]
+    assert OBJECTIVES[name].__doc__
 
 
 # metrics of parts
@@ -537,7 +618,7 @@ def test_nothing_broadcasts_in_silence(shape):
     batch = make_batch([[1, 1], [2]])
     mask, other = batch.response_mask[:, :5], torch.zeros(shape)
     assert mask.shape == (2, 5)
-    with pytest.raises(ValueError, match=r"aggregate: losses \(.*, mask \(2, 5\)"):
+    with pytest.raises(ValueError, match=r"aggregate: losses are .* as the mask = \(2, 5\)"):
         aggregate(other, mask)
-    with pytest.raises(ValueError, match=r"kl_estimates: logprobs \(.*, ref_logprobs \(2, 5\)"):
+    with pytest.raises(ValueError, match=r"kl_estimates: ref_logprobs are .*\(2, 5\)"):
         kl_estimates(other, torch.zeros(2, 5))

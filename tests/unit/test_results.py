@@ -8,11 +8,13 @@ import pandas as pd
 import pytest
 
 from turncredit import results
+from turncredit.checkpoints import previous_checkpoint
 from turncredit.results import (
     RunDirectory,
     check_comparable,
     read_manifests,
     read_table,
+    stored,
     write_table,
 )
 
@@ -98,9 +100,71 @@ def test_rewinding_twice_changes_nothing_more(tmp_path):
     assert texts(run) == once
 
 
+def test_a_table_is_read_back_as_it_was_stored(tmp_path):
+    run, rows = RunDirectory(tmp_path), [{"a": 1 / 3, "b": None}, {"a": math.inf, "b": 2}]
+    assert run.read("metrics.csv") == []
+    run.append("metrics.csv", rows)
+    for read, row in zip(run.read("metrics.csv"), rows, strict=True):
+        assert read == pytest.approx(stored(row), nan_ok=True)
+        assert stored(read) == pytest.approx(read, rel=0, abs=0, nan_ok=True), "7 digits stay 7"
+    assert run.read("metrics.csv")[0]["a"] == 0.3333333
+
+
+def test_sweeping_removes_what_was_half_made_and_nothing_else(tmp_path):
+    run = filled(tmp_path)
+    before = {path.name for path in tmp_path.iterdir()} | {".lock", ".metrics.csv.swp"}
+    for name in (".lock", ".metrics.csv.swp"):
+        (tmp_path / name).write_text("mine")
+    for name in (
+        ".checkpoint.safetensors.a_1b.safetensors",
+        ".checkpoint.previous.safetensors.c3.safetensors",
+        ".turns.csv.gz.x.gz",
+        ".metrics.csv.y.csv",
+        ".begun.json.z.json",
+    ):
+        (tmp_path / name).write_text("half")
+    run.sweep()
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_a_run_may_have_ended_early_if_its_manifest_says_so(tmp_path):
+    run = filled(tmp_path)
+    with pytest.raises(ValueError, match="4 rows, 9 steps"):
+        run.finish(IDENTITY | {"steps": 9})
+    with pytest.raises(ValueError, match="4 rows, 3 steps"):
+        run.finish(IDENTITY | {"steps": 9, "steps_done": 3})
+    run.finish(IDENTITY | {"steps": 9, "steps_done": 4})
+    assert run.is_finished(IDENTITY)
+
+
+def test_a_run_over_before_its_first_checkpoint_has_none_in_its_manifest(tmp_path):
+    run = filled(tmp_path)
+    run.checkpoint.unlink()
+    run.finish(IDENTITY)
+    assert "checkpoint.safetensors" not in run.read_manifest()["files"]
+    assert run.is_finished(IDENTITY)
+
+
+def test_finishing_drops_the_previous_checkpoint_and_either_one_allows_to_resume(tmp_path):
+    run = filled(tmp_path)
+    previous = previous_checkpoint(run.checkpoint)
+    previous.write_bytes(run.checkpoint.read_bytes())
+    run.checkpoint.unlink()
+    assert run.can_resume()
+    previous.replace(run.checkpoint)
+    assert run.can_resume()
+    previous.write_bytes(b"p")
+    run.finish(IDENTITY)
+    assert not previous.exists()
+    run.manifest.unlink()
+    assert not run.can_resume()
+
+
 def test_starting_anew_removes_everything_a_run_writes(tmp_path):
     run = filled(tmp_path)
+    previous_checkpoint(run.checkpoint).write_bytes(b"p")
     run.finish(IDENTITY)
+    previous_checkpoint(run.checkpoint).write_bytes(b"p")
     run.start()
     assert [path.name for path in tmp_path.iterdir()] == []
 

@@ -1,8 +1,10 @@
 """Streams that depend on their arguments alone, and files that are whole or absent."""
 
+import ast
 import multiprocessing
 import os
 import signal
+import socket
 import time
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from play import global_streams
 
+from turncredit import paths
 from turncredit.seeding import derive, python_stream, torch_stream
 from turncredit.storage import (
     atomic_path,
@@ -103,3 +106,93 @@ def test_a_lock_keeps_others_out_and_kill_9_releases_it(tmp_path):
 def _take(lock):
     with exclusive(lock):
         pass
+
+
+def test_a_lock_in_other_hands_is_refused_in_time_and_names_its_owner(tmp_path):
+    context = multiprocessing.get_context("fork")
+    ready, lock = context.Event(), tmp_path / "run" / ".lock"
+    holder = context.Process(target=_hold, args=(lock, ready))
+    holder.start()
+    assert ready.wait(10)
+    begun = time.monotonic()
+    named = rf"/run is in use by process {holder.pid} on {socket.gethostname()} since 20\d\d-"
+    with pytest.raises(RuntimeError, match=named), exclusive(lock, patience=0.3):
+        raise AssertionError("two processes hold one lock")
+    assert 0.3 <= time.monotonic() - begun < 5
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join()
+    assert str(holder.pid) in lock.read_text(), "a killed owner cannot clear its name"
+    with exclusive(lock, patience=0.0):
+        assert f'"pid": {os.getpid()}' in lock.read_text()
+    assert lock.read_text() == ""
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"pid": 1}', "17"])
+def test_a_lock_file_that_says_nothing_usable_is_refused_all_the_same(tmp_path, text):
+    lock = tmp_path / ".lock"
+    with exclusive(lock):
+        lock.write_text(text)
+        with (
+            pytest.raises(RuntimeError, match="in use by another process"),
+            exclusive(lock, patience=0.0),
+        ):
+            raise AssertionError("the lock was held twice")
+
+
+def test_a_lock_is_released_when_its_block_fails(tmp_path):
+    with pytest.raises(KeyError), exclusive(tmp_path / ".lock"):
+        raise KeyError("stop")
+    with exclusive(tmp_path / ".lock", patience=0.0):
+        pass
+
+
+# --- no pickle: reading a file must never run what it holds
+
+
+PICKLING = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+UNSAFE = {("torch", "load"), ("torch", "save"), ("pd", "read_pickle"), ("pandas", "read_pickle")}
+
+
+def unsafe(source: str) -> list[str]:
+    """Everything in Python code that reads or writes pickles."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [a.name for a in node.names if a.name.split(".")[0] in PICKLING]
+        elif isinstance(node, ast.ImportFrom):
+            names = [(node.module or "", alias.name) for alias in node.names]
+            found += [f"{m}.{n}" for m, n in names if m.split(".")[0] in PICKLING]
+            found += [f"{m}.{n}" for m, n in names if (m, n) in UNSAFE]
+        elif isinstance(node, ast.Attribute):
+            owner = getattr(node.value, "id", "")
+            found += [f"{owner}.{node.attr}"] if (owner, node.attr) in UNSAFE else []
+            found += [node.attr] if node.attr == "to_pickle" else []
+        elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            allowed = not (isinstance(node.value, ast.Constant) and node.value.value is False)
+            found += ["allow_pickle"] if allowed else []
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(paths.PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
+def test_no_file_of_the_library_is_a_pickle(path):
+    assert unsafe(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "import os, dill",
+        "from pickle import loads",
+        "from torch import load",
+        "import torch\ntorch.load('x')",
+        "def f(x):\n    torch.save(x, 'x')",
+        "frame.to_pickle('x')",
+        "pd.read_pickle('x')",
+        "np.load('x', allow_pickle=True)",
+        "np.load('x', allow_pickle=flag)",
+    ],
+)
+def test_the_search_for_pickles_sees_every_form(source):
+    assert len(unsafe(source)) == 1
+    assert unsafe("import json, torch\ntorch.tensor(1)\nnp.load('x', allow_pickle=False)") == []

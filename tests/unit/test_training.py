@@ -94,7 +94,10 @@ def test_questions_differ_between_steps_and_form_groups_of_the_asked_size(monkey
     batches = []
     rescore = training.rescore
     monkeypatch.setattr(
-        training, "rescore", lambda model, batch: batches.append(batch) or rescore(model, batch)
+        "turncredit.training.loop.rescore",
+        lambda model, batch, *rest, **options: (
+            batches.append(batch) or rescore(model, batch, *rest, **options)
+        ),
     )
     logs, *_ = run()
     asked = [[t.question_id for t in log.trajectories] for log in logs]
@@ -131,7 +134,7 @@ def test_the_old_log_probs_are_rescored_before_the_first_update():
     fresh = policy()
     log = next(logs)
     batch = from_trajectories(log.trajectories, group_ids=range(len(log.trajectories)))
-    rescored = training.rescore(fresh, batch)
+    rescored, _ = training.rescore(fresh, batch)
     assert (rescored.old_logprobs - batch.rollout_logprobs).abs().max() < 1e-5
     assert log.metrics["mean_abs_logprob_diff"] < 1e-5
 

@@ -1,7 +1,8 @@
 """Credit assignment in three composable stages: base advantage, turn weight, their product.
 
 Depends on torch alone (and on `turncredit.batching` and `turncredit.signals`), so that any
-training loop can import it.
+training loop can import it.  A method of one's own enters with `@BASES.add` or `@TURN_WEIGHTS.add`
+above it; in a notebook `@BASES.add(replace=True)`, so that the cell can be run again.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from turncredit.batch_contract import check_floats, first_place
 from turncredit.batching import TurnBatch
 from turncredit.credit import (  # noqa: F401 (they enter their methods in the tables)
     aem,
@@ -66,7 +68,8 @@ def assign_credit(
     weight_options: Mapping[str, Any] | None = None,
 ) -> Credit:
     """`token_advantages` with what it is made of, for a loop that logs the stages."""
-    return weigh(batch, BASES[base](batch, **(base_options or {})), weight, weight_options)
+    advantages = BASES[base](batch, **(base_options or {}))
+    return _weighed(batch, advantages, f"base {base!r} returned", weight, weight_options)
 
 
 def weigh(
@@ -74,11 +77,38 @@ def weigh(
 ) -> Credit:
     """The second and third stage on base advantages [B, L]; for weights that follow the policy.
 
-    Raises ValueError for advantages of another shape, which could broadcast in silence.
+    What `base` holds outside `response_mask` is set to 0 before anything reads it.  Raises
+    ValueError naming the base or the weight for another shape, which could broadcast in silence,
+    another type than float32 and float64, and a number that is not finite where a token was
+    sampled.
     """
-    expected = tuple(batch.response_mask.shape)
-    if base.shape != expected or not base.is_floating_point():
-        given = f"shape {tuple(base.shape)} and type {base.dtype}"
-        raise ValueError(f"weigh: base has {given}, not floating point [B, L] = {expected}")
+    return _weighed(batch, base, "weigh: base is", weight, weight_options)
+
+
+def _weighed(
+    batch: TurnBatch,
+    base: Tensor,
+    source: str,
+    weight: str,
+    weight_options: Mapping[str, Any] | None,
+) -> Credit:
+    """`weigh`; `source` starts what is said about base advantages that cannot be."""
+    check_floats(source, base, "[B, L]", tuple(batch.response_mask.shape))
+    base = sampled_only(batch, base)
+    returned = f"turn weight {weight!r} returned"
     weights = TURN_WEIGHTS[weight](batch, base, **(weight_options or {}))
-    return Credit(base, weights, sampled_only(batch, base * batch.gather_turns(weights)))
+    check_floats(returned, weights, "[B, T]", batch.spans.turn_shape)
+    weights = weights.detach().to(base.dtype)
+    advantages = base * batch.gather_turns(weights)  # 0 times 0 outside the mask
+    if not advantages.sum().isfinite():  # one pass; where it came from is found out here
+        _refuse_unfinite(source, base, "token")
+        _refuse_unfinite(returned, weights.where(batch.turn_lengths() > 0, 1.0), "turn")
+        _refuse_unfinite(f"base times turn weight {weight!r} is", advantages, "token")
+    return Credit(base, weights, advantages)
+
+
+def _refuse_unfinite(subject: str, values: Tensor, axis: str) -> None:
+    wrong = ~values.isfinite()
+    if wrong.any():
+        place, value = first_place(wrong, values, axis)
+        raise ValueError(f"{subject} {value} at {place}; it must be finite at sampled tokens")

@@ -11,10 +11,10 @@ from torch import Tensor
 from turncredit.batching import TurnBatch
 from turncredit.credit.gates import known_entropies
 from turncredit.credit.groups import group_sums
-from turncredit.credit.options import check_range
 from turncredit.credit.randomness import uniforms
 from turncredit.credit.turn_selection import scope_numbers
 from turncredit.credit.weights import TURN_WEIGHTS
+from turncredit.option_ranges import check_range
 
 
 @TURN_WEIGHTS.add

@@ -22,9 +22,9 @@ from turncredit.credit.groups import (
     standardised,
     whitened,
 )
-from turncredit.credit.options import check_choice, check_range
 from turncredit.credit.tokens import over_tokens, sampled_tokens
 from turncredit.methods import Methods
+from turncredit.option_ranges import check_choice, check_range
 
 BASES = Methods("base")
 DIVISORS = ("population", "sample")

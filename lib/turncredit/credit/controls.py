@@ -5,12 +5,13 @@
 sign: credit of wins that never saw the evidence.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from turncredit.batching import TurnBatch
 from turncredit.credit.gates import first_true
-from turncredit.credit.options import check_range
 from turncredit.credit.randomness import uniforms
 from turncredit.credit.weights import (
     TURN_WEIGHTS,
@@ -19,22 +20,21 @@ from turncredit.credit.weights import (
     penalised_turns,
     suffix_mask,
 )
+from turncredit.methods import options_of
+from turncredit.option_ranges import check_range
 
 
 @TURN_WEIGHTS.add
+@options_of(suffix_mask)
 def random_suffix(
     batch: TurnBatch,
     base: Tensor,
     *,
-    k: int = 16,
-    rule: str = "ratio",
-    c: float = 2.0,
-    floor: float = 0.01,
-    reference: Tensor | None = None,
     failed: str = "outcome",
     before: str = "keep",
     after: float = 0.0,
     generator: torch.Generator | None = None,
+    **gate_options: Any,
 ) -> Tensor:
     """Suffix masking with the gate at a random turn, until as much is masked as by entropy.
 
@@ -46,9 +46,8 @@ def random_suffix(
     too little is masked where even that of every row does not reach the target.
     `generator`: source of the draws; None draws the same ones at every call.
     """
-    options = {"failed": failed, "before": before, "after": after}
-    gate = {"k": k, "rule": rule, "c": c, "floor": floor, "reference": reference}
-    target = _masked_tokens(batch, suffix_mask(batch, base, **gate, **options))
+    options = {"failed": failed, "before": before, "after": after, **gate_options}
+    target = _masked_tokens(batch, suffix_mask(batch, base, **options))
     if not batch.num_turns:
         return base.new_ones(len(base), 0)
     blamed = penalised_turns(batch, base, failed)
@@ -103,19 +102,14 @@ def drop_failed(batch: TurnBatch, base: Tensor, *, failed: str = "outcome") -> T
 
 
 @TURN_WEIGHTS.add
+@options_of(suffix_mask)
 def scale_failed(
     batch: TurnBatch,
     base: Tensor,
     *,
     factor: float | None = None,
-    k: int = 16,
-    rule: str = "ratio",
-    c: float = 2.0,
-    floor: float = 0.01,
-    reference: Tensor | None = None,
     failed: str = "outcome",
-    before: str = "keep",
-    after: float = 0.0,
+    **mask_options: Any,
 ) -> Tensor:
     """[B, T]: `factor`, 0 to 1, on every turn of a failed trajectory.
 
@@ -127,8 +121,7 @@ def scale_failed(
     Raises ValueError for a factor outside 0 .. 1, and what `suffix_mask` raises.
     """
     if factor is None:
-        gate = {"k": k, "rule": rule, "c": c, "floor": floor, "reference": reference}
-        weights = suffix_mask(batch, base, **gate, failed=failed, before=before, after=after)
+        weights = suffix_mask(batch, base, failed=failed, **mask_options)
         lengths = batch.turn_lengths()
         penalised = (lengths * penalised_turns(batch, base, failed)).sum().double()
         taken = ((1 - weights.double()) * lengths).sum()

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from turncredit.batching import TurnBatch
-from turncredit.credit.options import check_choice, check_range
+from turncredit.option_ranges import check_choice, check_range, plain
 from turncredit.signals import first_k_entropies
 
 MAD_TO_STD = 1.4826
@@ -53,6 +53,7 @@ def decision_turns(
     if not batch.num_turns:
         return torch.full_like(batch.group_ids, -1)
     passed = real & (h.to(batch.entropies.dtype) >= floor)  # the floor is rounded as h is
+    c = plain(c)
     passed &= RULES[rule](h, real, c) if rule != "running" else _running(h, real, c, reference)
     return (last_true if rule == "last" else first_true)(passed)
 
@@ -119,6 +120,7 @@ def update_reference(
     # Sorted and one after the other, so that neither order nor number of rows change a bit.
     sums = torch.cat([h.new_zeros(1, h.shape[1]), h.sort(dim=0).values]).cumsum(dim=0)[-1]
     mean[: batch.num_turns] = sums / real.sum(dim=0)  # 0 / 0 is NaN: no trajectory has the turn
+    momentum = plain(momentum)
     mixed = momentum * before + (1 - momentum) * mean
     return torch.where(before.isnan(), mean, torch.where(mean.isnan(), before, mixed))
 
@@ -166,7 +168,7 @@ def _absolute(h: Tensor, real: Tensor, c: float) -> Tensor:
 def _running(h: Tensor, real: Tensor, c: float, reference: Tensor | None) -> Tensor:
     if reference is None:
         raise ValueError("decision_turns: rule 'running' needs reference=, mean entropies by turn")
-    if reference.dim() != 1 or reference.isinf().any():
+    if not isinstance(reference, Tensor) or reference.dim() != 1 or reference.isinf().any():
         raise ValueError(f"decision_turns: reference is not [T'] of finite or NaN: {reference}")
     expected = h.new_full((h.shape[1],), torch.nan)
     known = min(len(reference), h.shape[1])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from turncredit.batching import TurnBatch
-from turncredit.credit.options import check_range
+from turncredit.option_ranges import check_range
 
 SCALES = ("mean", "std")
 

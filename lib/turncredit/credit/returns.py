@@ -23,8 +23,8 @@ from turncredit.credit.groups import (
     standardised,
     whitened,
 )
-from turncredit.credit.options import check_choice, check_range
 from turncredit.credit.tokens import SampledTokens, sampled_tokens
+from turncredit.option_ranges import check_choice, check_range
 
 
 @BASES.add

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from turncredit.batch_contract import check_floats
 from turncredit.batching import TurnBatch
 from turncredit.credit.bases import BASES
 from turncredit.credit.gates import refuse_unknown
 from turncredit.credit.groups import SCALES, group_numbers, standardised
-from turncredit.credit.options import check_choice, check_range
 from turncredit.credit.returns import discounted_sums, real_turns, require, step_rewards
+from turncredit.option_ranges import check_choice, check_range
 
 GAINS = ("log_probability", "probability")
 
@@ -101,6 +102,7 @@ def empg(
     check_choice("empg", "centre_over", centre_over, ("tokens", "turns"))
     check_range("empg", "scale", k=k, k_next=k_next, zeta=zeta, eps=eps)
     advantages = BASES[base](batch, **(base_options or {}))
+    check_floats(f"base {base!r} returned", advantages, "[B, L]", tuple(batch.token_ids.shape))
     lengths = batch.turn_lengths()
     real = lengths > 0
     known = real & ~step_rewards(batch, real)[1][:, None]
@@ -166,7 +168,7 @@ def information_gains(
     everything *before* turn t.  `gain`: "probability", p(t + 1) - p(t) (the first version and the
     code), or "log_probability", the difference of logarithms (a later version).  Empty turns
     are skipped.  Give the result to `igpo` as `turn_rewards`.
-    Raises ValueError for another shape, and naming row and turn for a value that is not a
+    Raises ValueError for another shape or type, and naming row and turn for a value that is not a
     probability above 0.
 
     >>> from turncredit.batching import two_turns_and_one
@@ -176,9 +178,7 @@ def information_gains(
     """
     check_choice("information_gains", "gain", gain, GAINS)
     real = batch.turn_lengths() > 0
-    if probabilities.shape != real.shape:
-        given, expected = tuple(probabilities.shape), tuple(real.shape)
-        raise ValueError(f"information_gains: probabilities of shape {given}, not {expected}")
+    check_floats("information_gains: probabilities are", probabilities, "[B, T]", tuple(real.shape))
     wrong = real & ~((probabilities > 0) & (probabilities <= 1))
     if wrong.any():
         row, turn = wrong.nonzero()[0].tolist()

@@ -24,10 +24,8 @@ def sampled_only(batch: TurnBatch, values: Tensor) -> Tensor:
     As `torch.where(batch.response_mask, values, 0.0)` in a third of the time: the bits of a float
     times 1 or 0.  Carries no gradient.
     """
-    bits = BITS.get(values.dtype)
-    if bits is None:
-        return torch.where(batch.response_mask, values, 0.0)
-    return (values.view(bits) * batch.response_mask.view(torch.uint8)).view(values.dtype)
+    bits = values.view(BITS[values.dtype]) * batch.response_mask.view(torch.uint8)
+    return bits.view(values.dtype)
 
 
 class SampledTokens(NamedTuple):

@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
+from turncredit.batch_contract import check_logprobs
 from turncredit.batching import TurnBatch
 from turncredit.credit.gates import opening_entropies
-from turncredit.credit.options import check_choice, check_range
 from turncredit.credit.weights import TURN_WEIGHTS
+from turncredit.option_ranges import check_choice, check_range
 from turncredit.signals import turn_ratios
 
 SCOPES = ("batch", "group", "trajectory")
@@ -55,7 +56,8 @@ def high_is_turns(
     masked.  Source: the slides, which give neither formula nor bound; the default is this
     project's, an order above the clip ranges in use for sequence ratios (3e-4).
 
-    Raises ValueError without logprobs, for a NaN among them, a negative limit, an unknown side.
+    Raises ValueError without logprobs, for a NaN or a number above 0 among them, a negative limit,
+    an unknown side.
 
     >>> from turncredit.batching import two_turns_and_one
     >>> moved = torch.tensor([[-1.0, -0.9, 0.0, -1.0], [-1.0, 0.0, 0.0, 0.0]])
@@ -65,12 +67,12 @@ def high_is_turns(
     """
     check_choice("high_is_turns", "side", side, ("both", "above"))
     check_range("high_is_turns", "threshold", limit=limit)
-    if logprobs is None or logprobs.shape != batch.old_logprobs.shape:
-        found = "None" if logprobs is None else f"of shape {tuple(logprobs.shape)}"
+    if logprobs is None:
         raise ValueError(
-            f"high_is_turns: logprobs is {found}; it needs those of the current policy, [B, L] ="
-            f" {list(batch.old_logprobs.shape)}, anew before every update"
+            "high_is_turns: logprobs is None; it needs those of the current policy, [B, L], anew"
+            " before every update"
         )
+    check_logprobs("high_is_turns: logprobs are", logprobs, batch.response_mask)
     ratios, real = turn_ratios(batch, logprobs.detach()), batch.turn_lengths() > 0
     if (ratios.isnan() & real).any():
         row, turn = (ratios.isnan() & real).nonzero()[0].tolist()

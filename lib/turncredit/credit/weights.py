@@ -7,14 +7,15 @@ did as metrics.  Which turns to train on: `turn_selection`; AEM: `aem`; controls
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from turncredit.batching import TurnBatch
 from turncredit.credit.gates import decision_turns, last_true
-from turncredit.credit.options import check_choice, check_range
-from turncredit.methods import Methods
+from turncredit.methods import Methods, options_of
+from turncredit.option_ranges import check_choice, check_range
 
 TURN_WEIGHTS = Methods("turn weight")
 FAILED = ("outcome", "reward", "advantage")
@@ -27,18 +28,15 @@ def none(batch: TurnBatch, base: Tensor) -> Tensor:
 
 
 @TURN_WEIGHTS.add
+@options_of(decision_turns)
 def suffix_mask(
     batch: TurnBatch,
     base: Tensor,
     *,
-    k: int = 16,
-    rule: str = "ratio",
-    c: float = 2.0,
-    floor: float = 0.01,
-    reference: Tensor | None = None,
     failed: str = "outcome",
     before: str = "keep",
     after: float = 0.0,
+    **gate_options: Any,
 ) -> Tensor:
     """Entropy-gated suffix masking: after the decision turn of a failed trajectory, no penalty.
 
@@ -57,7 +55,7 @@ def suffix_mask(
     tensor([[1., 0.],
             [1., 1.]])
     """
-    gate = decision_turns(batch, k=k, rule=rule, c=c, floor=floor, reference=reference)
+    gate = decision_turns(batch, **gate_options)
     blamed = penalised_turns(batch, base, failed)
     return around_gate(base, blamed, gate, before=before, after=after)
 

@@ -3,7 +3,8 @@
 `OBJECTIVES[name](logprobs, batch, advantages, **options) -> (loss, metrics)`: logprobs [B, L] of
 the current policy, advantages [B, L], a scalar loss and floats.  Options besides an objective's
 own: `aggregation`, `total_tokens`, `total_sequences`, `max_length` (see `aggregate`, where the
-first is `mode`).  A value out of range is a ValueError that names it.
+first is `mode`).  A value out of range is a ValueError that names it.  `@objective` makes an
+objective of a formula on the sampled tokens.
 
 Every denominator counts the original response tokens or trajectories, never the weighted ones.
 For micro-batches pass the full batch's `**batch_totals(batch)`: the sum of the micro-batches'
@@ -34,12 +35,15 @@ from turncredit.objectives.penalties import (
     kl_in_rewards,
     kl_penalty,
 )
-from turncredit.objectives.table import OBJECTIVES
+from turncredit.objectives.table import OBJECTIVES, TokenLosses, objective
+from turncredit.objectives.tokens import SampledTokens
 
 __all__ = [
     "AGGREGATIONS",
     "KL_ESTIMATORS",
     "OBJECTIVES",
+    "SampledTokens",
+    "TokenLosses",
     "aepo",
     "aggregate",
     "batch_totals",
@@ -51,6 +55,7 @@ __all__ = [
     "kl_in_rewards",
     "kl_penalty",
     "merge_metrics",
+    "objective",
     "ppo_clip",
     "ratio_metrics",
     "turn_gspo",

@@ -3,8 +3,10 @@
 import torch
 from torch import Tensor
 
+from turncredit.batch_contract import check_floats
 from turncredit.batching import TurnBatch
-from turncredit.objectives.options import check_ranges
+from turncredit.objectives.options import check_options
+from turncredit.option_ranges import check_choice
 
 AGGREGATIONS = (
     "token_mean",
@@ -40,8 +42,8 @@ def aggregate(
     of their token mean; `seq_mean_token_sum`: of their token sum; `seq_mean_token_sum_norm`: the
     latter / `max_length`, which has no default because a padded length would let padding change
     the loss.  Trajectories without a sampled token do not count.  Totals default to those of
-    `mask`.  Raises ValueError for an unknown mode, a missing `max_length`, a value out of range or
-    shapes that differ.
+    `mask`.  Raises ValueError for an unknown mode, a missing `max_length`, a value out of range,
+    shapes that differ, losses that are not float32 or float64 and a mask that is not bool.
 
     >>> losses = torch.tensor([[1.0, 3.0], [5.0, torch.nan]])
     >>> mask = torch.tensor([[True, True], [True, False]])
@@ -49,17 +51,18 @@ def aggregate(
     (tensor(3.), tensor(3.5000))
     """
     totals = {"total_tokens": total_tokens, "total_sequences": total_sequences}
-    check_ranges("aggregate", max_length=max_length, **totals)
-    if losses.shape != mask.shape:
-        shapes = f"losses {tuple(losses.shape)}, mask {tuple(mask.shape)}"
-        raise ValueError(f"aggregate: {shapes}; they must have one shape")
+    check_options("aggregate", max_length=max_length, **totals)
+    if mask.dtype != torch.bool:
+        raise ValueError(f"aggregate: mask is {mask.dtype}, not bool")
+    check_floats("aggregate: losses are", losses, "as the mask", tuple(mask.shape))
     sampled = losses.masked_select(mask)
-    return sampled_mean(sampled, mask, mode=mode, max_length=max_length, **totals)
+    return sampled_mean(sampled, mask, "aggregate", mode=mode, max_length=max_length, **totals)
 
 
 def sampled_mean(
     losses: Tensor,
     mask: Tensor,
+    owner: str,
     *,
     mode: str,
     total_tokens: int | None,
@@ -68,12 +71,11 @@ def sampled_mean(
 ) -> Tensor:
     """`aggregate` of the losses [N] of the N tokens of the mask, already packed row by row.
 
-    Every mode is a weighted sum of tokens, added up in float64.
+    Every mode is a weighted sum of tokens, added up in float64.  `owner` starts every refusal.
     """
-    if mode not in AGGREGATIONS:
-        raise ValueError(f"unknown aggregation {mode!r}; there are: {', '.join(AGGREGATIONS)}")
+    check_choice(owner, "aggregation", mode, AGGREGATIONS)
     if mode == "seq_mean_token_sum_norm" and max_length is None:
-        raise ValueError(f"aggregation {mode!r} needs max_length >= 1, and it is None")
+        raise ValueError(f"{owner}: aggregation {mode!r} needs max_length >= 1, and it is None")
     if mode == "token_mean":
         count = len(losses) if total_tokens is None else total_tokens
         return (losses.sum(dtype=torch.float64) / max(count, 1)).to(losses.dtype)

@@ -1,38 +1,32 @@
-"""The range of each numeric option, in one place, so that every refusal reads alike."""
+"""Which range each numeric option of an objective has."""
 
-import math
-from collections.abc import Callable
 from typing import Any
 
-RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "clip_low": ("lie in [0, 1)", lambda value: 0 <= value < 1),
-    "clip_high": ("be at least 0", lambda value: value >= 0),
-    "dual_clip": ("exceed 1", lambda value: value > 1),
-    "beta_low": ("be at least 0 and finite", lambda value: 0 <= value < math.inf),
-    "beta_high": ("be at least 0 and finite", lambda value: 0 <= value < math.inf),
-    "upper_cap": ("exceed 0", lambda value: value > 0),
-    "limit": ("exceed 0", lambda value: value > 0),
-    "coefficient": ("be at least 0 and finite", lambda value: 0 <= value < math.inf),
-    "total_tokens": ("be at least 0 and finite", lambda value: 0 <= value < math.inf),
-    "total_sequences": ("be at least 0 and finite", lambda value: 0 <= value < math.inf),
-    "max_length": ("be at least 1 and finite", lambda value: 1 <= value < math.inf),
+from turncredit.option_ranges import check_range
+
+KINDS = {
+    "clip_low": "decay",
+    "clip_high": "threshold",
+    "dual_clip": "above_one",
+    "beta_low": "scale",
+    "beta_high": "scale",
+    "upper_cap": "positive",
+    "total_tokens": "scale",
+    "total_sequences": "scale",
+    "max_length": "length",
 }
-"""What the value must do, and the test of it."""
 UNUSED = ("dual_clip", "upper_cap", "total_tokens", "total_sequences", "max_length")
 """Options that may be None: not used."""
 
 
-def check_ranges(owner: str, **options: Any) -> None:
-    """Raise ValueError for the first option outside its range, NaN, None and text included.
+def check_options(owner: str, **options: Any) -> None:
+    """Raise ValueError for the first option of `KINDS` that is out of range; others are not read.
 
-    >>> check_ranges("gspo", clip_low=3.0e-4, aggregation="token_mean", max_length=None)
-    >>> check_ranges("gspo", clip_low=1.0)
+    >>> check_options("gspo", clip_low=3.0e-4, aggregation="token_mean", max_length=None)
+    >>> check_options("gspo", clip_low=1.0)
     Traceback (most recent call last):
-    ValueError: gspo: clip_low is 1.0; it must lie in [0, 1)
+    ValueError: gspo: clip_low is 1.0; it must be a number in 0 .. 1, 1 excluded
     """
     for name, value in options.items():
-        if name not in RANGES or (value is None and name in UNUSED):
-            continue
-        demand, holds = RANGES[name]
-        if not isinstance(value, (int, float)) or not holds(value):
-            raise ValueError(f"{owner}: {name} is {value!r}; it must {demand}")
+        if name in KINDS and not (value is None and name in UNUSED):
+            check_range(owner, KINDS[name], **{name: value})

@@ -14,9 +14,10 @@ With d = log ref - log p of a sampled token, in nats (Schulman, "Approximating K
 import torch
 from torch import Tensor
 
+from turncredit.batch_contract import check_floats, check_logprobs
 from turncredit.batching import TurnBatch, row_sums
 from turncredit.objectives.aggregation import aggregate
-from turncredit.objectives.options import check_ranges
+from turncredit.option_ranges import check_choice, check_range, plain
 from turncredit.signals import LOG_RATIO_LIMIT
 
 KL_ESTIMATORS = ("k1", "k2", "k3", "k1+", "k3+")
@@ -29,8 +30,8 @@ def kl_estimates(
 
     Both are log-probs of tokens sampled from the policy.  d is clipped to +-20, and k3 to `limit`
     (verl: 10; it acts from d = 2.6 on and lowers the mean, torch.inf turns it off); no gradient
-    passes beyond either, except that of k2 in "k3+".  Raises ValueError for an unknown estimator
-    and for shapes that differ.
+    passes beyond either, except that of k2 in "k3+".  Raises ValueError for an unknown estimator,
+    for shapes that differ, and for other types than float32 and float64.
 
     >>> logprobs, reference = torch.tensor([-0.1, -0.5]), torch.tensor([-0.2, -0.9])
     >>> kl_estimates(logprobs, reference, estimator="k1")
@@ -38,17 +39,15 @@ def kl_estimates(
     >>> kl_estimates(logprobs, reference)
     tensor([0.0048, 0.0703])
     """
-    if estimator not in KL_ESTIMATORS:
-        known = ", ".join(KL_ESTIMATORS)
-        raise ValueError(f"unknown KL estimator {estimator!r}; there are: {known}")
-    check_ranges("kl_estimates", limit=limit)
-    if logprobs.shape != ref_logprobs.shape:
-        shapes = f"logprobs {tuple(logprobs.shape)}, ref_logprobs {tuple(ref_logprobs.shape)}"
-        raise ValueError(f"kl_estimates: {shapes}; they must have one shape")
+    check_choice("kl_estimates", "estimator", estimator, KL_ESTIMATORS)
+    check_range("kl_estimates", "positive", limit=limit)
+    for name, value in (("logprobs", logprobs), ("ref_logprobs", ref_logprobs)):
+        check_floats(f"kl_estimates: {name} are", value, "as logprobs", tuple(logprobs.shape))
     gap = (ref_logprobs - logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     square = gap.square() / 2
     if estimator == "k2":
         return square
+    limit = plain(limit)
     values = -gap if estimator.startswith("k1") else (torch.expm1(gap) - gap).clamp(max=limit)
     return values.detach() + square - square.detach() if estimator.endswith("+") else values
 
@@ -72,6 +71,7 @@ def kl_penalty(
     Raises ValueError when the batch has no `ref_logprobs`.
     """
     mask = batch.response_mask
+    check_logprobs("kl_penalty: logprobs are", logprobs, mask)
     reference = _reference(batch, "kl_penalty")
     estimates = kl_estimates(logprobs, reference, estimator=estimator, limit=limit)
     loss = aggregate(
@@ -94,14 +94,14 @@ def kl_in_rewards(batch: TurnBatch, *, coefficient: float = 0.03, estimator: str
     Raises ValueError when the batch has no `ref_logprobs`, and naming the row of a NaN in either
     at a sampled token: it would make a known reward a missing one.
     """
-    check_ranges("kl_in_rewards", coefficient=coefficient)
+    check_range("kl_in_rewards", "scale", coefficient=coefficient)
     reference = _reference(batch, "kl_in_rewards")
     estimates = kl_estimates(batch.old_logprobs, reference, estimator=estimator)
     total = row_sums(estimates, batch.response_mask)
     if total.isnan().any():
         row = int(total.isnan().nonzero()[0])
         raise ValueError(f"kl_in_rewards: row {row} has a NaN log-prob at a sampled token")
-    return (batch.rewards - coefficient * total).to(batch.rewards.dtype)
+    return (batch.rewards - plain(coefficient) * total).to(batch.rewards.dtype)
 
 
 def _reference(batch: TurnBatch, owner: str) -> Tensor:

@@ -6,19 +6,19 @@ most values, and differ in which tokens still push the policy, and how hard.
 """
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from turncredit.batch_contract import check_floats
 from turncredit.batching import TurnBatch
-from turncredit.methods import Methods
+from turncredit.methods import Methods, options_of
 from turncredit.objectives.aggregation import sampled_mean
 from turncredit.objectives.metrics import ratio_metrics
-from turncredit.objectives.options import check_ranges
-from turncredit.objectives.tokens import sampled_tokens
+from turncredit.objectives.options import check_options
+from turncredit.objectives.tokens import SampledTokens, sampled_tokens
 
 OBJECTIVES = Methods("objective")
 
@@ -34,51 +34,62 @@ class TokenLosses(NamedTuple):
     """Scalars that become metrics."""
 
 
-_RESULT = tuple[Tensor, dict[str, float]]
-Objective = Callable[..., _RESULT]
-_TOTALS = ("total_tokens", "total_sequences", "max_length")
+Objective = Callable[..., tuple[Tensor, dict[str, float]]]
+_NAMES = ("__module__", "__name__", "__qualname__", "__doc__")
+"""What an objective has of its formula; not the annotations, for it takes and returns others."""
 
 
-def objective(*, aggregation: str) -> Callable[[Callable[..., TokenLosses]], Objective]:
-    """Make a formula an objective of a batch, and enter it in `OBJECTIVES`.
+def objective(
+    *, aggregation: str, replace: bool = False
+) -> Callable[[Callable[..., TokenLosses]], Objective]:
+    """Make a formula an objective of a batch, and enter it in `OBJECTIVES` under its name.
 
-    The formula takes `SampledTokens` and keyword-only options, and returns `TokenLosses`.  The
-    objective takes `(logprobs, batch, advantages, **options)`: the formula's options, and those of
-    `aggregate`, whose mode goes by the name `aggregation` and has the default given here.
+    The formula takes `SampledTokens` and keyword-only options, and returns `TokenLosses`; it runs
+    without gradient.  The objective takes `(logprobs, batch, advantages, **options)`: the
+    formula's options, and those of `aggregate`, whose mode goes by the name `aggregation` and has
+    the default given here.  Options named as in `options.KINDS` have the range given there; any
+    other is for the formula to check.
+
+    Raises ValueError for a name that is taken, unless `replace`; and, when it is called, for
+    values or slopes that are not one number for each sampled token.
     """
-    defaults = {"aggregation": aggregation} | dict.fromkeys(_TOTALS)
 
     def enter(formula: Callable[..., TokenLosses]) -> Objective:
-        @functools.wraps(formula)
+        name = formula.__name__
+
+        @options_of(formula)
+        @functools.wraps(formula, assigned=_NAMES)
         def on_batch(
-            logprobs: Tensor, batch: TurnBatch, advantages: Tensor, **options: Any
-        ) -> _RESULT:
-            check_ranges(formula.__name__, **options)
-            tokens = sampled_tokens(logprobs, batch, advantages)
-            shared = {name: options.pop(name, value) for name, value in defaults.items()}
+            logprobs: Tensor,
+            batch: TurnBatch,
+            advantages: Tensor,
+            *,
+            aggregation: str = aggregation,
+            total_tokens: int | None = None,
+            total_sequences: int | None = None,
+            max_length: int | None = None,
+            **options: Any,
+        ) -> tuple[Tensor, dict[str, float]]:
+            totals = {"total_tokens": total_tokens, "total_sequences": total_sequences}
+            check_options(name, max_length=max_length, **totals, **options)
+            tokens = sampled_tokens(logprobs, batch, advantages, owner=name)
             with torch.no_grad():
                 values, slopes, measures = formula(tokens, **options)
-            losses = tokens.with_slopes(values, slopes)
-            mode = shared.pop("aggregation")
-            loss = sampled_mean(losses, batch.response_mask, mode=mode, **shared)
+            _check_losses(name, tokens, values, slopes)
+            losses, mask = tokens.with_slopes(values, slopes), batch.response_mask
+            loss = sampled_mean(
+                losses, mask, name, mode=aggregation, max_length=max_length, **totals
+            )
             return loss, ratio_metrics(tokens, measures)
 
-        on_batch.__signature__ = _signature(formula, defaults)
-        return OBJECTIVES.add(on_batch)
+        OBJECTIVES.add(on_batch, replace=replace)
+        return OBJECTIVES[name]
 
     return enter
 
 
-def _signature(formula: Callable[..., TokenLosses], defaults: dict[str, Any]) -> inspect.Signature:
-    """What `help` and the check of option names see: all options by name, with defaults."""
-    kinds = inspect.Parameter
-    given = {"logprobs": Tensor, "batch": TurnBatch, "advantages": Tensor}
-    parameters = [
-        *(
-            kinds(name, kinds.POSITIONAL_OR_KEYWORD, annotation=kind)
-            for name, kind in given.items()
-        ),
-        *list(inspect.signature(formula).parameters.values())[1:],
-        *(kinds(name, kinds.KEYWORD_ONLY, default=value) for name, value in defaults.items()),
-    ]
-    return inspect.Signature(parameters, return_annotation=_RESULT)
+def _check_losses(name: str, tokens: SampledTokens, values: Tensor, slopes: Tensor) -> None:
+    """One number for each token: others would broadcast, or be read beside the wrong token."""
+    shape = tuple(tokens.advantages.shape)
+    check_floats(f"objective {name!r} returned values", values, "[N]", shape)
+    check_floats(f"objective {name!r} returned slopes", slopes, "[N]", shape)

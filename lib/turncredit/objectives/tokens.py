@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turncredit.batch_contract import check_floats, check_logprobs
 from turncredit.batching import TurnBatch
 from turncredit.signals import LOG_RATIO_LIMIT
 
@@ -66,15 +67,17 @@ class _WithSlopes(torch.autograd.Function):
         return gradient * ctx.saved_tensors[0], None, None
 
 
-def sampled_tokens(logprobs: Tensor, batch: TurnBatch, advantages: Tensor) -> SampledTokens:
+def sampled_tokens(
+    logprobs: Tensor, batch: TurnBatch, advantages: Tensor, *, owner: str = "sampled_tokens"
+) -> SampledTokens:
     """Pack what `batch.response_mask` selects of logprobs and advantages, [B, L] each.
 
-    Raises ValueError for another shape: a [B] or [B, 1] tensor would broadcast in silence.
+    Raises ValueError naming `owner` and the argument for another shape, which would broadcast in
+    silence, another type than float32 and float64, and for log-probs above 0 at a sampled token:
+    the two may have been given the other way round.
     """
-    wanted = tuple(batch.response_mask.shape)
-    for name, tensor in (("logprobs", logprobs), ("advantages", advantages)):
-        if tensor.shape != wanted:
-            raise ValueError(f"{name} have shape {tuple(tensor.shape)}, not [B, L] = {wanted}")
+    check_logprobs(f"{owner}: logprobs are", logprobs, batch.response_mask)
+    check_floats(f"{owner}: advantages are", advantages, "[B, L]", tuple(batch.response_mask.shape))
     current, old, credit = (
         tensor.flatten().index_select(0, batch.spans.places)
         for tensor in (logprobs, batch.old_logprobs, advantages.detach())

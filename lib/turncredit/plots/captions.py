@@ -9,6 +9,7 @@ from turncredit.plots.panels import select
 from turncredit.plots.sources import FigureParams, Runs, equal_from
 from turncredit.plots.style import arm_label, task_label
 from turncredit.training import FIRST_K
+from turncredit.tripwires import FINISHED, NON_FINITE
 
 FIGURES = (
     "training_reward",
@@ -53,11 +54,11 @@ def captions(
         "search_first": "Share of training trajectories whose first turn is a search, not "
         f"smoothed. {LINES} {dated} Triangles mark the step.",
         "turn_accuracy": _accuracy_caption(accuracies, settings),
-        "results_table": _table_caption(dated, settings),
+        "results_table": _table_caption(runs, dated, settings),
         "entropy_k": "Mean entropy of the first k tokens of turn 0, mean over seeds at the steps "
         f"that all seeds have, log scale. {smooth} {_equal_k(runs)}",
     }
-    return {name: f"{texts[name].strip()} {counted}" for name in FIGURES}
+    return {name: f"{texts[name].strip()} {counted}{_stops(name, runs)}" for name in FIGURES}
 
 
 def _per_cell(shifts: pd.DataFrame, settings: FigureParams, text: Callable[[str, str], str]) -> str:
@@ -77,6 +78,31 @@ def _per_cell(shifts: pd.DataFrame, settings: FigureParams, text: Callable[[str,
 def _run_counts(shifts: pd.DataFrame, settings: FigureParams) -> str:
     counts = _per_cell(shifts, settings, lambda *cell: str(len(select(shifts, *cell))))
     return f"Seeds: {counts}."
+
+
+def _stops(name: str, runs: Runs) -> str:
+    """How many runs a tripwire ended, which and when; nothing where there is none."""
+    stopped = runs.finished[runs.finished["stop_reason"] != FINISHED]
+    if stopped.empty:
+        return ""
+    which = ", ".join(
+        f"{task_label(run.task)} {arm_label(run.arm)} seed {run.seed} "
+        f"({run.stop_reason.replace('_', ' ')}, step {run.stop_step:.0f})"
+        for run in stopped.itertuples(index=False)
+    )
+    marked = ", marked by a cross where they end" if name in _MARKED else ""
+    return f" Ended early by a tripwire{marked}: {len(stopped)}, {which}."
+
+
+_MARKED = (
+    "training_reward",
+    "total_entropy",
+    "turn_entropy",
+    "decision_vs_execution",
+    "clip_fraction",
+    "turns",
+    "search_first",
+)
 
 
 def _shift_counts(shifts: pd.DataFrame, settings: FigureParams) -> str:
@@ -151,12 +177,16 @@ def _accuracy_caption(accuracies: pd.DataFrame, settings: FigureParams) -> str:
     )
 
 
-def _table_caption(dated: str, settings: FigureParams) -> str:
+def _table_caption(runs: Runs, dated: str, settings: FigureParams) -> str:
+    lost = int((runs.finished["stop_reason"] == NON_FINITE).sum())
+    missing = (
+        f" Runs without a final evaluation, since an update was not finite: {lost}." if lost else ""
+    )
     return (
         "Last evaluation of the finished runs (of those begun, if fewer): mean over seeds and "
         f"Student t interval at level {settings.confidence_level:g}; differences to "
         f"{arm_label(settings.reference_arm)} are paired by seed. The intervals cover the choice "
         "of seed, not of the evaluation questions, and seeds that share a warm start are not "
         "independent. Search first, turns and grounded are means over "
-        f"trajectories of that evaluation. {dated}"
+        f"trajectories of that evaluation. {dated}{missing}"
     )

@@ -17,6 +17,7 @@ from turncredit.plots.panels import (
     select,
     shift_entry,
     step_axis,
+    stop_entries,
     task_grid,
     thin_and_thick,
 )
@@ -122,6 +123,6 @@ def _curves(
     entries = [
         Line2D([], [], color=colours[arm], label=arm_label(arm), **MEAN_LINE) for arm in arms
     ]
-    legend(figure, [*entries, *thin_and_thick(), *further])
+    legend(figure, [*entries, *thin_and_thick(), *further, *stop_entries(table)])
     step_axis(axes)
     return figure, axes

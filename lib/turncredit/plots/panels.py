@@ -12,6 +12,7 @@ from turncredit.plots.style import WIDTH, arm_label, task_label
 
 SEED_LINE = {"linewidth": 0.7, "alpha": 0.4}
 MEAN_LINE = {"linewidth": 1.7}
+STOP_MARK = {"marker": "X", "markersize": 7, "markeredgecolor": "white", "linestyle": ""}
 
 
 def task_grid(
@@ -68,12 +69,21 @@ def seed_lines(
 ) -> None:
     """A thin line for each seed, to where its run ends, and a thick one for the mean over seeds.
 
-    runs: columns seed, step and `column`.  The mean is drawn at the steps that all seeds have.
+    runs: columns seed, step and `column`; a seed whose `stopped`, if there, is true gets a cross
+    where it ends.  The mean is drawn at the steps that all seeds have.
     """
     for _, run in runs.groupby("seed", sort=True):
         axis.plot(run["step"], run[column], color=colour, linestyle=linestyle, **SEED_LINE)
+        if any_stopped(run):
+            end = run.dropna(subset=[column]).tail(1)
+            axis.plot(end["step"], end[column], color=colour, zorder=5, **STOP_MARK)
     mean = seed_mean(runs, column)
     axis.plot(mean.index, mean, color=colour, linestyle=linestyle, **MEAN_LINE)
+
+
+def any_stopped(table: pd.DataFrame) -> bool:
+    """Whether a run of the table was ended by a tripwire; false where nothing says so."""
+    return "stopped" in table and bool(table["stopped"].any())
 
 
 def seed_mean(runs: pd.DataFrame, column: str) -> pd.Series:
@@ -118,6 +128,13 @@ def shift_entry() -> Line2D:
         [], [], color="#555555", marker="^", markersize=6, linewidth=0.7, linestyle=(0, (4, 3)),
         label="shift step of a seed",
     )  # fmt: skip
+
+
+def stop_entries(table: pd.DataFrame) -> list[Line2D]:
+    """Legend entry for the mark of a stopped seed, if the table has one."""
+    if not any_stopped(table):
+        return []
+    return [Line2D([], [], color="#555555", label="stopped by a tripwire", **STOP_MARK)]
 
 
 def legend(figure: Figure, entries: Sequence[Line2D]) -> None:

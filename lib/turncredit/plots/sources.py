@@ -9,6 +9,7 @@ import pandas as pd
 
 from turncredit import paths, results, stats
 from turncredit.training import FIRST_K
+from turncredit.tripwires import FINISHED
 
 RUN = ["task", "arm", "seed"]
 
@@ -52,13 +53,13 @@ class Runs:
     """All runs of the experiments; every table has the columns task, arm, seed first."""
 
     metrics: pd.DataFrame
-    """One row per run and step."""
+    """One row per run and step; `stopped`: a tripwire ended this run."""
     turns: pd.DataFrame
-    """One row per run, step and turn."""
+    """One row per run, step and turn; `stopped` as above."""
     evaluations: pd.DataFrame
     """One row per run and evaluation over all questions."""
     finished: pd.DataFrame
-    """One row per run that is over."""
+    """One row per run that is over: why, and the last step of one that a tripwire ended."""
 
 
 def read_runs(settings: FigureParams) -> Runs:
@@ -79,6 +80,7 @@ def read_runs(settings: FigureParams) -> Runs:
     finished = _read_finished(settings)
     _refuse_unlisted(settings, metrics)
     _refuse_repeated(metrics)
+    metrics, turns = (_with_stops(table, finished) for table in (metrics, turns))
     return Runs(metrics, turns, evaluations.reset_index(drop=True), finished)
 
 
@@ -105,10 +107,11 @@ def smoothed(
 ) -> pd.DataFrame:
     """`column` as an EMA along the steps of each run, and of each value of the columns `by`.
 
-    Result: task, arm, seed, *by, step, `column`, in that order of rows.
+    Result: task, arm, seed, *by, step, `column`, in that order of rows, and `stopped` if known.
     """
     keys = [*RUN, *by]
-    ordered = table[[*keys, "step", column]].sort_values([*keys, "step"], ignore_index=True)
+    kept = [name for name in ("stopped",) if name in table]
+    ordered = table[[*keys, "step", column, *kept]].sort_values([*keys, "step"], ignore_index=True)
     groups = ordered.groupby(keys, sort=False)[column]
     return ordered.assign(**{column: groups.transform(lambda values: stats.ema(values, weight))})
 
@@ -202,13 +205,24 @@ def _read_finished(settings: FigureParams) -> pd.DataFrame:
     for experiment in settings.experiments:
         manifests = results.read_manifests(paths.results(settings.tier) / experiment)
         if len(manifests):
-            frames.append(manifests[["task", "arm", "run_seed"]].set_axis(RUN, axis=1))
-    return pd.concat(frames, ignore_index=True) if frames else _no_rows(RUN)
+            columns = ["task", "arm", "run_seed", "stop_reason", "stop_step"]
+            ends = manifests.reindex(columns=columns).set_axis([*RUN, *columns[3:]], axis=1)
+            frames.append(ends.astype({"stop_reason": object, "stop_step": float}))
+    if not frames:
+        return _no_rows([*RUN, "stop_reason", "stop_step"])
+    ends = pd.concat(frames, ignore_index=True)
+    return ends.assign(stop_reason=ends["stop_reason"].fillna(FINISHED))
+
+
+def _with_stops(table: pd.DataFrame, finished: pd.DataFrame) -> pd.DataFrame:
+    stopped = finished.loc[finished["stop_reason"] != FINISHED, RUN]
+    keys = set(stopped.itertuples(index=False, name=None))
+    return table.assign(stopped=[k in keys for k in table[RUN].itertuples(index=False, name=None)])
 
 
 def _no_rows(columns: list[str]) -> pd.DataFrame:
     """An empty table whose columns can be merged with those of a filled one."""
-    types = {"task": str, "arm": str, "seed": int, "step": int, "hops": str}
+    types = {"task": str, "arm": str, "seed": int, "step": int, "hops": str, "stop_reason": str}
     return pd.DataFrame({name: pd.Series(dtype=types.get(name, float)) for name in columns})
 
 

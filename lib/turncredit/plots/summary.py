@@ -11,15 +11,23 @@ from matplotlib.figure import Figure
 
 from turncredit import stats
 from turncredit.plots.panels import select
-from turncredit.plots.sources import RUN, FigureParams, Runs
+from turncredit.plots.sources import EVALUATION, RUN, FigureParams, Runs
 from turncredit.plots.style import WIDTH, arm_label, styled, task_label
+from turncredit.tripwires import NON_FINITE
 
 
 def final_evaluations(runs: Runs) -> pd.DataFrame:
-    """The last evaluation of each run that is over; an unfinished run has no final result."""
+    """The last evaluation of each run that is over; an unfinished run has no final result.
+
+    A run stopped by a tripwire counts with the evaluation where it stopped.  After an update that
+    was not finite there is none, and an earlier one does not stand in: its numbers are NaN.
+    """
     ends = runs.evaluations.merge(runs.finished, on=RUN)
     last = ends.groupby(RUN)["step"].transform("max") == ends["step"]
-    return ends[last].sort_values(RUN, ignore_index=True)
+    final = ends[last].sort_values(RUN, ignore_index=True)
+    lost = final["stop_reason"] == NON_FINITE
+    final[EVALUATION] = final[EVALUATION].where(~lost)
+    return final[[*runs.evaluations.columns]]
 
 
 def summary_rows(runs: Runs, shifts: pd.DataFrame, settings: FigureParams) -> list[dict[str, Any]]:
@@ -27,8 +35,8 @@ def summary_rows(runs: Runs, shifts: pd.DataFrame, settings: FigureParams) -> li
 
     exact_match: mean over seeds of the final evaluation with its t interval; difference: to the
     reference arm, paired by seed, with its t interval; search_first, turns, grounded: means of the
-    final evaluation over seeds; shift_steps: by seed, "never" for a run that did not shift.
-    Unfinished runs count in `runs` and `shift_steps` only.
+    final evaluation over the seeds that have one; shift_steps: by seed, "never" for a run that did
+    not shift.  Unfinished runs count in `runs` and `shift_steps` only.
     """
     finals = final_evaluations(runs)
     return [
@@ -47,7 +55,7 @@ def _row(
     difference = stats.t_interval([], level=level)
     if arm != settings.reference_arm:
         difference = stats.paired_difference(_by_seed(final), _by_seed(reference), level=level)
-    steps = shifts.sort_values("seed")["shift_step"]
+    steps, known = shifts.sort_values("seed")["shift_step"], final.dropna(subset=["exact_match"])
     return {
         "task": task,
         "arm": arm,
@@ -55,7 +63,7 @@ def _row(
         "finished": len(final),
         **_columns("exact_match", exact),
         **_columns("difference", difference),
-        **{name: final[name].mean(skipna=False) for name in ("search_first", "turns", "grounded")},
+        **{name: known[name].mean(skipna=False) for name in ("search_first", "turns", "grounded")},
         "shifted": int(steps.notna().sum()),
         "shift_steps": " ".join("never" if math.isnan(step) else f"{step:.0f}" for step in steps),
         "level": level,

@@ -22,6 +22,7 @@ from turncredit.plots.panels import (
     select,
     shift_entry,
     step_axis,
+    stop_entries,
     task_grid,
     thin_and_thick,
 )
@@ -56,7 +57,7 @@ def turn_entropy(
         Line2D([], [], color=colour, label=f"turn {turn}", **MEAN_LINE)
         for turn, colour in zip(turns, colours, strict=True)
     ]
-    legend(figure, [*entries, *thin_and_thick()])
+    legend(figure, [*entries, *thin_and_thick(), *stop_entries(table)])
     return figure
 
 
@@ -87,7 +88,7 @@ def decision_vs_execution(
         Line2D([], [], color=colour, linestyle=linestyle, label=label, **MEAN_LINE)
         for colour, linestyle, label in looks.values()
     ]
-    legend(figure, [*entries, *thin_and_thick(), shift_entry()])
+    legend(figure, [*entries, *thin_and_thick(), shift_entry(), *stop_entries(table)])
     return figure
 
 

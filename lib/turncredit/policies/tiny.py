@@ -7,6 +7,7 @@ document can be copied even if it was never an answer before.
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,8 @@ _CHUNK_ROWS = 22
 @dataclass(frozen=True)
 class TinySettings:
     """Size of a tiny policy."""
+
+    KIND: ClassVar[str] = "tiny"
 
     width: int
     layers: int
@@ -135,12 +138,12 @@ def _frequencies(settings: TinySettings) -> Tensor:
     return 10000.0 ** (-torch.arange(half) / half)
 
 
-def save_policy(policy: TinyPolicy, path: Path) -> None:
+def save_policy(policy: nn.Module, path: Path) -> None:
     """Write the weights, atomically and with a checksum."""
     write_tensors(path, policy.state_dict())
 
 
-def load_policy(policy: TinyPolicy, path: Path) -> None:
+def load_policy(policy: nn.Module, path: Path) -> None:
     """Read weights into `policy`; ValueError naming a file that is broken or of another shape."""
     try:
         weights = read_tensors(path)

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Iterable, Sequence
 
 from turncredit.answers import words
+from turncredit.policies.protocol import MessageEnd
 
 PAD = "<pad>"
 
@@ -35,9 +36,23 @@ class Vocabulary:
     def _encode_once(self, text: str) -> tuple[int, ...]:
         return tuple(self.id(word) for word in words(text))
 
+    def encode_prompt(self, text: str) -> tuple[int, ...]:
+        """Ids of a prompt's words: nothing stands around them."""
+        return self.encode(text)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Words joined by single spaces."""
         return " ".join(self.entries[index] for index in ids)
+
+    def message_end(self, closing: Sequence[str]) -> MessageEnd:
+        """Where a message ends: at any of these tags, each a word; KeyError if one is unknown.
+
+        >>> ended = Vocabulary(["<answer>", "lisbon", "</answer>"]).message_end(["</answer>"])
+        >>> ended([1, 2]), ended([1, 2, 3])
+        (False, True)
+        """
+        ids = frozenset(map(self.id, closing))
+        return lambda sampled_ids: sampled_ids[-1] in ids
 
 
 def tag_vocabulary(actions: Sequence[str], content: Iterable[str]) -> Vocabulary:

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from turncredit.environments.actions import closing_tags
 from turncredit.environments.protocol import Environment, Episode
-from turncredit.policies.tiny import TinyPolicy
-from turncredit.policies.tiny_decoder import Decoder
-from turncredit.policies.vocabulary import Vocabulary
+from turncredit.policies.protocol import Decoder, Policy, Tokens
 from turncredit.records import Trajectory, Turn
 from turncredit.seeding import python_stream, torch_stream
 from turncredit.worlds.base import Question
@@ -63,8 +61,8 @@ class _Row:
 
 @torch.inference_mode()
 def roll_out(
-    policy: TinyPolicy,
-    vocabulary: Vocabulary,
+    policy: Policy,
+    vocabulary: Tokens,
     environment: Environment,
     questions: Sequence[Question],
     *,
@@ -87,7 +85,7 @@ def roll_out(
         _start(vocabulary, environment, question, seed, step, index, limit)
         for index, question in enumerate(questions)
     ]
-    closing = frozenset(map(vocabulary.id, closing_tags(environment.actions)))
+    ended = vocabulary.message_end(closing_tags(environment.actions))
     # One line a row: more rows at the end leave the numbers of the first ones alone.
     uniforms = torch.rand(len(rows), limit, generator=torch_stream(seed, "sampling", step))
     decoder = _read_prompts(policy, rows)
@@ -101,11 +99,13 @@ def roll_out(
         if speaking:
             speakers = [alive[slot] for slot in speaking]
             logits = policy.logits(hidden) / temperature
-            ids, statistics = sample(logits, uniforms[[row.index for row in speakers], position])
+            draws = uniforms[[row.index for row in speakers], position].to(logits.device)
+            ids, statistics = sample(logits, draws)
             record.append(statistics)
             for mark, (row, token) in enumerate(zip(speakers, ids.tolist(), strict=True), recorded):
                 _say(row, token, mark)
-                if token in closing or len(row.turns[-1].sampled_ids) >= max_turn_tokens:
+                said = row.turns[-1].sampled_ids
+                if len(said) >= max_turn_tokens or ended(said):
                     _close_turn(row, vocabulary)
             recorded += len(speakers)
         alive = _still_alive(alive, decoder)
@@ -128,7 +128,7 @@ def sample(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _start(
-    vocabulary: Vocabulary,
+    vocabulary: Tokens,
     environment: Environment,
     question: Question,
     seed: int,
@@ -137,7 +137,7 @@ def _start(
     max_tokens: int,
 ) -> _Row:
     episode = environment.reset(question, python_stream(seed, "environment", step, index))
-    prompt_ids = vocabulary.encode(episode.prompt)
+    prompt_ids = vocabulary.encode_prompt(episode.prompt)
     if len(prompt_ids) >= max_tokens:
         raise ValueError(
             f"max_tokens = {max_tokens} leaves no room after the {len(prompt_ids)} tokens of "
@@ -146,7 +146,7 @@ def _start(
     return _Row(index, question, episode, prompt_ids)
 
 
-def _read_prompts(policy: TinyPolicy, rows: Sequence[_Row]) -> Decoder:
+def _read_prompts(policy: Policy, rows: Sequence[_Row]) -> Decoder:
     """A decoder of all rows that has read their prompts as far as all of them go.
 
     The rows of a group have one prompt, which is read once.
@@ -179,7 +179,7 @@ def _still_alive(alive: list[_Row], decoder: Decoder) -> list[_Row]:
     return [alive[slot] for slot in slots]
 
 
-def _close_turn(row: _Row, vocabulary: Vocabulary) -> None:
+def _close_turn(row: _Row, vocabulary: Tokens) -> None:
     """Hand the finished message to the environment and queue what it returns."""
     turn = row.turns[-1]
     row.grounded = row.episode.grounded

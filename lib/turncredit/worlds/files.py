@@ -4,10 +4,13 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from turncredit import paths
 from turncredit.answers import exact_match, normalise_answer
+from turncredit.retrieval import RetrievalClient, Retriever, encoder_from_name
 from turncredit.retrieval.passages import parse_passage
 from turncredit.seeding import python_stream
 from turncredit.worlds.base import Document, Question
@@ -153,6 +156,93 @@ def open_file_world(
         raise ValueError(f"{train} and {evaluation} both hold rows of {source}/{split}")
     asked, held_out = (list(map(to_question, part)) for part in rows)
     return FileWorld(asked, held_out, retriever, corpus=corpus)
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """A server with Search-R1's `/retrieve`; see `RetrievalClient`.  It is asked when searched."""
+
+    KIND: ClassVar[str] = "server"
+
+    url: str
+    timeout: float
+    retries: int
+    strict: bool
+    """A search that fails raises, instead of finding nothing."""
+
+    def open(self) -> RetrievalClient:
+        """The client.  Raises ValueError for a url that is none and for numbers out of range."""
+        return RetrievalClient(
+            self.url, timeout=self.timeout, retries=self.retries, strict=self.strict
+        )
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """A folder that `python -m turncredit.retrieval build` wrote; see `load_index`."""
+
+    KIND: ClassVar[str] = "index"
+
+    folder: str
+    encoder: str
+    """`all_minilm` or FAMILY:FOLDER, as it was built with."""
+    corpus: str | None
+    """The corpus file; null where it lay at building."""
+    device: str
+    parameters: str
+    """FAISS's search parameters, such as nprobe=32; may be empty."""
+
+    def open(self) -> Retriever:
+        """The retriever over the index.  Raises as `load_index` and `encoder_from_name` do."""
+        from turncredit.retrieval.stored import load_index
+
+        encoder = encoder_from_name(self.encoder, device=self.device)
+        corpus = None if self.corpus is None else paths.repository() / self.corpus
+        folder = paths.repository() / self.folder
+        stored = load_index(folder, encoder, corpus=corpus, parameters=self.parameters)
+        return Retriever(stored.passages, encoder, stored.index)
+
+
+@dataclass(frozen=True)
+class FileSettings:
+    """Question files and a retriever, as a task names them; paths start at the repository."""
+
+    KIND: ClassVar[str] = "files"
+
+    train: str
+    evaluation: str
+    data_source: str
+    """Of raw files, such as nq; empty where the rows name their own."""
+    retriever: ServerSettings | IndexSettings
+
+    def stamps(self) -> tuple[tuple[str, int, int], ...]:
+        """Path, size and time of change of the files behind the world, as far as they exist.
+
+        Two worlds of equal settings and stamps are the same.
+        """
+        named = [self.train, self.evaluation]
+        if self.retriever.KIND == "index":
+            named += [f"{self.retriever.folder}/manifest.json", self.retriever.corpus or ""]
+        found = [path for name in named if (path := paths.repository() / name).is_file()]
+        return tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in found)
+
+    def open(self) -> FileWorld:
+        """The world.  Raises ValueError naming the key and what is wrong with its value."""
+        files = {key: paths.repository() / getattr(self, key) for key in ("train", "evaluation")}
+        for key, path in files.items():
+            if not path.is_file():
+                raise ValueError(f"world: {key} = {getattr(self, key)!r}: {path} is no file")
+        try:
+            retriever = self.retriever.open()
+        except (ValueError, OSError, MemoryError) as error:
+            raise ValueError(f"world: retriever: {error}") from error
+        try:
+            world = open_file_world(**files, retriever=retriever, data_source=self.data_source)
+        except ValueError as error:
+            raise ValueError(f"world: {error}") from error
+        if not world.train:
+            raise ValueError(f"world: train = {self.train!r} has no question to train on")
+        return world
 
 
 def _check_ids(questions: Sequence[Question]) -> None:

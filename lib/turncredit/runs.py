@@ -1,0 +1,260 @@
+"""One run: from its warm start or last checkpoint to its manifest.
+
+Killed at any moment, also by SIGTERM, it ends at once and leaves no manifest; whatever it was
+writing is whole or absent, and the next call goes on to the same bytes.
+"""
+
+import contextlib
+import copy
+import json
+import os
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turncredit.checkpoints import load_newest, previous_checkpoint, save_checkpoint
+from turncredit.evaluation import (
+    evaluate,
+    evaluation_rows,
+    evaluation_set_hash,
+    question_rows,
+)
+from turncredit.loggers import log_writers
+from turncredit.parallel import Report
+from turncredit.policies.protocol import Policy
+from turncredit.records import write_trajectories
+from turncredit.results import RunDirectory, stored, write_table
+from turncredit.signals import token_rates
+from turncredit.storage import write_json
+from turncredit.tasks import Task
+from turncredit.training import Method, StepLog, new_optimiser, train
+from turncredit.tripwires import FINISHED, NON_FINITE, Stop, Tripwires, repeated_turns
+from turncredit.worlds.base import Question
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method on one task with one seed."""
+
+    label: str
+    task: Task
+    method: Method
+    seed: int
+    directory: RunDirectory
+    hashes: dict[str, str]
+    """What makes it this run: files of another run are not continued."""
+    params: dict[str, Any]
+    """The values behind the hashes, for the manifest."""
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What a run trains, and what its checkpoints hold of it."""
+
+    policy: Policy
+    optimiser: torch.optim.Optimizer
+    memory: dict[str, Tensor]
+    """What the method keeps of earlier steps; {} before the first."""
+
+    def save(self, path: Path, step: int) -> None:
+        """Write a checkpoint after `step` steps."""
+        save_checkpoint(path, self.policy, self.optimiser, step, extra=self.memory)
+
+    def load(self, path: Path) -> tuple[int, list[str]]:
+        """See `load_newest`."""
+        return load_newest(path, self.policy, self.optimiser, extra=self.memory)
+
+
+def complete(run: Run, policy: Policy, report: Report) -> None:
+    """Train `policy`, which is its warm start, to the end of the run or until a tripwire ends it.
+
+    A run that a tripwire ended is over, and is evaluated where it stopped.  Not so after an update
+    that was not finite: no policy is left to evaluate or to save, so the final evaluation is
+    missing (`evaluated_at` is null in the manifest) and the last good checkpoint stays.
+    """
+    started = time.time()
+    failed_before = Counter(run.task.environment.failures)
+    settings = run.task.settings.training
+    reference = copy.deepcopy(policy) if settings.kl else None  # the policy as training found it
+    learner = Learner(policy, new_optimiser(policy, settings), {})
+    start, damaged = _resume(run, learner)
+    if start == 0:
+        _evaluate(run, policy, 0)
+    with _live_logs(run, report) as tell:
+        done, stop = _train(run, learner, reference, start, tell)
+    facts = {
+        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "seconds": round(time.time() - started, 1),
+        "resumed_at": start,
+        "damaged_checkpoints": damaged,
+        "failures": dict(Counter(run.task.environment.failures) - failed_before),
+    }
+    run.directory.finish(_description(run) | _ending(done, stop) | facts)
+
+
+@contextlib.contextmanager
+def _live_logs(run: Run, report: Report) -> Iterator[Report]:
+    """`report`, which also tells the writers that TURNCREDIT_LOG names, such as `tensorboard`."""
+    names = os.environ.get("TURNCREDIT_LOG", "").split()
+    writers = log_writers(names, run.directory.path, run.hashes)
+
+    def tell(label: str, done: int, total: int, shown: Mapping[str, float]) -> None:
+        report(label, done, total, shown)
+        for writer in writers:
+            writer.write(done, shown)
+
+    try:
+        yield tell
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+def _train(
+    run: Run, learner: Learner, reference: Policy | None, start: int, report: Report
+) -> tuple[int, Stop | None]:
+    """The steps from `start` on; returns the number of steps done in all and what ended them."""
+    task, wires = run.task, Tripwires(run.task.tripwires)
+    stop, done = None, start
+    for row in run.directory.read("metrics.csv"):
+        stop = wires.see(row)
+    if stop:  # the run was killed between its last step and its manifest
+        return start, stop
+    for log in train(
+        learner.policy,
+        learner.optimiser,
+        task.vocabulary,
+        task.environment,
+        task.world,
+        run.method,
+        task.settings.training,
+        seed=run.seed,
+        start=start,
+        reference=reference,
+        memory=learner.memory,
+    ):
+        done, metrics = log.step + 1, log.metrics | _watched(wires, log)
+        stop = wires.see(stored(metrics))
+        _write(run.directory, log, metrics)
+        report(run.label, done, task.settings.training.steps, metrics)
+        if stop is None or stop.reason != NON_FINITE:
+            _evaluate_and_save(run, learner, done, last=stop is not None)
+        if stop:
+            warnings.warn(_announcement(run, log.step, stop), stacklevel=1)
+            break
+    return done, stop
+
+
+def _evaluate_and_save(run: Run, learner: Learner, done: int, *, last: bool) -> None:
+    """Whichever of the two is due after `done` steps; after the last one both are."""
+    settings = run.task.settings
+    last = last or done == settings.training.steps
+    if last or done % settings.evaluation.every == 0:
+        _evaluate(run, learner.policy, done)
+    if last or done % settings.training.checkpoint_every == 0:
+        learner.save(run.directory.checkpoint, done)
+
+
+def _watched(wires: Tripwires, log: StepLog) -> dict[str, float]:
+    """Metrics that only a tripwire reads, where one does and the training loop has them not."""
+    if "repeated_turns" in wires.metrics and "repeated_turns" not in log.metrics:
+        return {"repeated_turns": repeated_turns(log.trajectories)}
+    return {}
+
+
+def _announcement(run: Run, step: int, stop: Stop) -> str:
+    lost = "; no policy is left, so its final evaluation is missing"
+    return (
+        f"run {run.label} stopped after step {step} by the tripwire {stop.reason} "
+        f"({stop.detail}){lost if stop.reason == NON_FINITE else ''}"
+    )
+
+
+def _ending(done: int, stop: Stop | None) -> dict[str, Any]:
+    """What the manifest says of how the run ended; stop_step is the step of its last row."""
+    if stop is None:
+        return {"stop_reason": FINISHED, "steps_done": done, "evaluated_at": done}
+    return {
+        "stop_reason": stop.reason,
+        "stop_step": done - 1,
+        "stop_detail": stop.detail,
+        "steps_done": done,
+        "evaluated_at": None if stop.reason == NON_FINITE else done,
+    }
+
+
+def _description(run: Run) -> dict[str, Any]:
+    """What the manifest says of a run whenever it is made."""
+    return run.hashes | {
+        "params": run.params,
+        "seed": run.seed,
+        "evaluation_set_hash": evaluation_set_hash(_questions(run.task)),
+        "steps": run.task.settings.training.steps,
+    }
+
+
+def _resume(run: Run, learner: Learner) -> tuple[int, list[int]]:
+    """Steps already done by an interrupted run with the same hashes; 0 after clearing any other.
+
+    With them come the steps at which the run, now or earlier, went on from its previous checkpoint
+    because the newest was damaged.
+    """
+    directory, begun = run.directory, run.directory.path / "begun.json"
+    directory.sweep()
+    noted = json.loads(begun.read_text(encoding="utf-8")) if begun.exists() else {}
+    damaged = noted.pop("damaged_checkpoints", [])
+    if noted != run.hashes or not directory.can_resume():
+        directory.start()
+        write_json(begun, run.hashes)
+        return 0, []
+    step, complaints = learner.load(directory.checkpoint)
+    if complaints:
+        text = f"run {run.label} goes on from its previous checkpoint, at step {step}"
+        warnings.warn(f"{text}: {complaints[0]}", stacklevel=1)
+        damaged = [*damaged, step]
+        write_json(begun, run.hashes | {"damaged_checkpoints": damaged})
+        previous_checkpoint(directory.checkpoint).replace(directory.checkpoint)
+    directory.rewind(step)
+    return step, damaged
+
+
+def _evaluate(run: Run, policy: Policy, step: int) -> None:
+    """Append the rows of one evaluation; of the latest, trajectories and questions are kept."""
+    task, path = run.task, run.directory.path
+    questions, settings = _questions(task), task.settings
+    trajectories = evaluate(
+        policy,
+        task.vocabulary,
+        task.environment,
+        questions,
+        max_turn_tokens=settings.training.max_turn_tokens,
+        temperature=settings.evaluation.temperature,
+    )
+    facts = {
+        "temperature": settings.evaluation.temperature,
+        "evaluation_set": evaluation_set_hash(questions)[:16],
+    }
+    rows = evaluation_rows(questions, trajectories)
+    run.directory.append("eval.csv", [{"step": step} | row | facts for row in rows])
+    write_trajectories(path / "trajectories.jsonl.gz", trajectories)
+    write_table(path / "questions.csv", question_rows(questions, trajectories))
+
+
+def _write(directory: RunDirectory, log: StepLog, metrics: dict[str, float]) -> None:
+    step = {"step": log.step}
+    directory.append("turns.csv", [step | row for row in log.turns])
+    rates = token_rates(log.metrics["tokens"], log.seconds)
+    directory.append("timings.csv", [step | log.seconds | rates])
+    directory.append("metrics.csv", [step | metrics])
+
+
+def _questions(task: Task) -> list[Question]:
+    return task.world.evaluation_questions(task.settings.evaluation.questions)

@@ -1,0 +1,89 @@
+"""Drawing the groups of a step: questions, rollouts, and again where a group teaches nothing."""
+
+from typing import NamedTuple
+
+from turncredit.dynamic_sampling import NoUsableGroups, resample_groups
+from turncredit.environments.protocol import Environment
+from turncredit.policies.protocol import Policy, Tokens
+from turncredit.records import Trajectory
+from turncredit.rollout import roll_out
+from turncredit.seeding import derive, python_stream
+from turncredit.training.settings import TrainingSettings
+from turncredit.worlds.base import World
+
+
+class Collected(NamedTuple):
+    """The trajectories of a step, group by group."""
+
+    trajectories: list[Trajectory]
+    group_ids: list[int]
+    counts: dict[str, float]
+    """Those of `resample_groups`; nothing without resampling."""
+
+
+def collect(
+    policy: Policy,
+    vocabulary: Tokens,
+    environment: Environment,
+    world: World,
+    settings: TrainingSettings,
+    *,
+    seed: int,
+    step: int,
+) -> Collected:
+    """One group for each of `questions_per_step` questions, resampled if the settings say so.
+
+    If no group of any round teaches anything, the first round is what there is.
+    """
+    rounds: list[list[list[Trajectory]]] = []
+
+    def draw(number: int) -> list[list[Trajectory]]:
+        stream = seed if number == 0 else derive(seed, "resampling", number)
+        questions = world.train_questions(
+            settings.questions_per_step, python_stream(stream, "questions", step)
+        )
+        trajectories = roll_out(
+            policy,
+            vocabulary,
+            environment,
+            [question for question in questions for _ in range(settings.group_size)],
+            seed=stream,
+            step=step,
+            max_turn_tokens=settings.max_turn_tokens,
+        )
+        size = settings.group_size
+        rounds.append([trajectories[i : i + size] for i in range(0, len(trajectories), size)])
+        return rounds[-1]
+
+    if settings.resampling is None:
+        return _together(draw(0), {})
+    wanted = settings.questions_per_step
+    try:
+        groups, counts = resample_groups(
+            draw, _teaches, enough=wanted, max_rounds=settings.resampling.max_rounds
+        )
+    except NoUsableGroups:
+        drawn = sum(map(len, rounds))
+        groups, counts = (
+            rounds[0],
+            {
+                "sampling_rounds": len(rounds),
+                "groups_drawn": drawn,
+                "groups_kept": 0,
+                "groups_unusable": drawn,
+                "groups_surplus": 0,
+                "groups_short": wanted,
+            },
+        )
+    return _together(groups, counts)
+
+
+def _teaches(group: list[Trajectory]) -> bool:
+    """Whether two trajectories of a group have different known rewards."""
+    return len({trajectory.reward for trajectory in group} - {None}) > 1
+
+
+def _together(groups: list[list[Trajectory]], counts: dict[str, float]) -> Collected:
+    trajectories = [trajectory for group in groups for trajectory in group]
+    group_ids = [number for number, group in enumerate(groups) for _ in group]
+    return Collected(trajectories, group_ids, counts)

@@ -1,0 +1,97 @@
+"""The training loop: rollout, score, credit, clipped updates, log; straight down the page."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from turncredit.batching import TurnBatch, from_trajectories
+from turncredit.environments.protocol import Environment
+from turncredit.objectives import kl_in_rewards
+from turncredit.policies.protocol import Policy, Tokens
+from turncredit.reward_shaping import soft_overlong_penalty
+from turncredit.seeding import torch_stream
+from turncredit.signals import clip_fractions_by_sign, ratio_columns
+from turncredit.training.collect import collect
+from turncredit.training.log import StepLog, Stopwatch, step_metrics, turn_rows
+from turncredit.training.method import Method
+from turncredit.training.settings import TrainingSettings
+from turncredit.training.update import (
+    rescore,
+    set_learning_rate,
+    split_updates,
+    update,
+)
+from turncredit.worlds.base import World
+
+
+def train(
+    policy: Policy,
+    optimiser: torch.optim.Optimizer,
+    vocabulary: Tokens,
+    environment: Environment,
+    world: World,
+    method: Method,
+    settings: TrainingSettings,
+    *,
+    seed: int,
+    start: int = 0,
+    reference: Policy | None = None,
+    memory: dict[str, Tensor] | None = None,
+) -> Iterator[StepLog]:
+    """Train `policy` in place from step `start`, yielding after each step.
+
+    Every random choice is a function of (seed, purpose, step), so a run continued from a
+    checkpoint of policy, optimiser and `memory` at `start` equals the unbroken one, bit for bit.
+    `memory`, updated in place, is what a method keeps of earlier steps (`Method.remember`).
+    `reference` is the policy that `settings.kl` pulls towards; ValueError if that is missing.
+    """
+    if settings.kl is not None and reference is None:
+        raise ValueError("kl: there is no reference policy to pull towards")
+    memory = {} if memory is None else memory
+    for step in range(start, settings.steps):
+        clock = Stopwatch()
+        failed_before = sum(environment.failures.values())
+        drawn = collect(policy, vocabulary, environment, world, settings, seed=seed, step=step)
+        clock.lap("rollout")
+        batch = from_trajectories(drawn.trajectories, group_ids=drawn.group_ids)
+        parts = split_updates(
+            batch, settings.updates_per_batch, torch_stream(seed, "updates", step)
+        )
+        first = parts[0] if settings.micro_batch is None else None
+        batch, live = rescore(policy, batch, reference, first=first)
+        clock.lap("logprobs")
+        shaped = shape_rewards(batch, settings)
+        draws = torch_stream(seed, "credit", step)
+        credit = method.credit(shaped, generator=draws, logprobs=shaped.old_logprobs, **memory)
+        method.remember(memory, batch)
+        clock.lap("credit")
+        set_learning_rate(optimiser, settings, step)
+        updates, current, advantages = update(
+            policy, optimiser, shaped, credit, method, settings, parts, live
+        )
+        clock.lap("update")
+        metrics = {"tool_failures": sum(environment.failures.values()) - failed_before}
+        metrics |= step_metrics(drawn.trajectories, batch, credit) | updates | drawn.counts
+        metrics |= clip_fractions_by_sign(batch, current, advantages, **method.clip)
+        ratios = ratio_columns(batch, current, advantages, **method.clip)
+        rows = turn_rows(drawn.trajectories, batch, **ratios)
+        clock.lap("metrics")
+        yield StepLog(step, metrics, rows, clock.laps, drawn.trajectories)
+
+
+def shape_rewards(batch: TurnBatch, settings: TrainingSettings) -> TurnBatch:
+    """The batch as credit sees it: penalties off its rewards, while `success` stays as it was."""
+    if settings.overlong is not None:
+        penalty = soft_overlong_penalty(
+            batch.response_mask.sum(1),
+            max_length=settings.overlong.max_length,
+            cache_length=settings.overlong.cache_length,
+        )
+        batch = batch.replace(rewards=batch.rewards + penalty)
+    if settings.kl is not None and settings.kl.place == "reward":
+        rewards = kl_in_rewards(
+            batch, coefficient=settings.kl.coefficient, estimator=settings.kl.estimator
+        )
+        batch = batch.replace(rewards=rewards)
+    return batch

@@ -1,0 +1,98 @@
+"""A method: which base, turn weight and objective, with their options."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turncredit.batching import TurnBatch
+from turncredit.credit import BASES, TURN_WEIGHTS, Credit, assign_credit, weigh
+from turncredit.credit.gates import update_reference
+from turncredit.methods import option_names
+from turncredit.objectives import OBJECTIVES
+
+SET_BY_THE_LOOP = frozenset(
+    {"total_tokens", "total_sequences", "reference", "logprobs", "generator"}
+)
+"""Options that are tensors, streams or totals of a batch and cannot come from a params file."""
+
+RATIO_LEVELS = {"gspo": "sequence", "gspo_token": "sequence", "turn_gspo": "turn"}
+"""Whose ratio an objective clips; that of the token for all others."""
+
+NOTHING_SEEN = torch.empty(0, dtype=torch.float64)
+"""The running mean of turn entropies before the first step."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """An arm: names in the registries and their options."""
+
+    base: str
+    base_options: dict[str, Any]
+    weight: str
+    weight_options: dict[str, Any]
+    objective: str
+    objective_options: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        for kind, table in (("base", BASES), ("weight", TURN_WEIGHTS), ("objective", OBJECTIVES)):
+            known = set(option_names(table[getattr(self, kind)])) - SET_BY_THE_LOOP
+            unknown = sorted(set(getattr(self, f"{kind}_options")) - known)
+            if unknown:
+                raise ValueError(
+                    f"{kind}_options: {getattr(self, kind)!r} has no option {unknown[0]!r}; "
+                    f"it has: {', '.join(sorted(known)) or 'none'}"
+                )
+
+    def credit(self, batch: TurnBatch, **given: Any) -> Credit:
+        """The credit of a batch; of `given`, its functions get the options that they know."""
+        base, weight = BASES[self.base], TURN_WEIGHTS[self.weight]
+        given = {"reference": NOTHING_SEEN} | given
+        return assign_credit(
+            batch,
+            self.base,
+            self.weight,
+            self.base_options | _known(base, given),
+            self.weight_options | _known(weight, given),
+        )
+
+    def reweigh(self, batch: TurnBatch, base: Tensor, logprobs: Tensor) -> Credit:
+        """The credit of base advantages [B, L] under the current policy's logprobs [B, L]."""
+        return weigh(batch, base, self.weight, self.weight_options | {"logprobs": logprobs})
+
+    @property
+    def follows_the_policy(self) -> bool:
+        """Whether the turn weight depends on the current policy: then each update computes it."""
+        return "logprobs" in option_names(TURN_WEIGHTS[self.weight])
+
+    @property
+    def clip(self) -> dict[str, Any]:
+        """Range and level of the objective's clip, as `signals.ratio_columns` takes them.
+
+        >>> Method("grpo", {}, "none", {}, "turn_gspo", {"clip_high": 0.01}).clip
+        {'clip_low': 0.003, 'clip_high': 0.01, 'level': 'turn'}
+        """
+        parameters = inspect.signature(OBJECTIVES[self.objective]).parameters.values()
+        options = {p.name: p.default for p in parameters} | self.objective_options
+        low, high, cap = (options.get(n) for n in ("clip_low", "clip_high", "upper_cap"))
+        if cap is not None:  # of CISPO, in place of the range; no ratio is below 0
+            low, high = 1.0, cap - 1
+        level = RATIO_LEVELS.get(self.objective, "token")
+        return {"clip_low": low, "clip_high": high, "level": level}
+
+    def remember(self, memory: dict[str, Tensor], batch: TurnBatch) -> None:
+        """Update in place what the weight has to know of earlier steps, if anything.
+
+        Rule `running` compares a turn's entropy with `reference`, its mean over earlier steps.
+        """
+        if self.weight_options.get("rule") == "running":
+            size = {key: value for key, value in self.weight_options.items() if key == "k"}
+            seen = memory.get("reference", NOTHING_SEEN)
+            memory["reference"] = update_reference(seen, batch, **size)
+
+
+def _known(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in option_names(function) if name in given}

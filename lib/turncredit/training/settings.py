@@ -1,0 +1,90 @@
+"""What a params file says of the training of a task; shared by all its arms."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from turncredit.objectives import KL_ESTIMATORS
+from turncredit.params import require_positive
+
+
+@dataclass(frozen=True)
+class KlSettings:
+    """A pull towards the reference policy, which is the policy as training found it."""
+
+    place: Literal["loss", "reward"]
+    """A term of the loss, as in GRPO, or taken from each trajectory's reward, as in PPO."""
+    coefficient: float
+    estimator: str
+    """One of `KL_ESTIMATORS`; see `objectives.penalties`."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "coefficient")
+        if self.estimator not in KL_ESTIMATORS:
+            known = ", ".join(KL_ESTIMATORS)
+            raise ValueError(f"estimator = {self.estimator!r} is not one of {known}")
+        if self.place == "loss" and self.estimator == "k1":
+            raise ValueError("estimator = 'k1' in the loss has no gradient; take 'k1+', k2 or k3")
+
+
+@dataclass(frozen=True)
+class ResamplingSettings:
+    """Dynamic sampling (DAPO, section 3.2): groups with equal rewards are drawn anew."""
+
+    max_rounds: int
+    """Rounds of `questions_per_step` groups at the most; what is missing then stays missing."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "max_rounds")
+
+
+@dataclass(frozen=True)
+class OverlongSettings:
+    """A penalty on long trajectories, in sampled tokens (DAPO, eq. 13)."""
+
+    max_length: int
+    cache_length: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.cache_length <= self.max_length:
+            raise ValueError(
+                f"cache_length = {self.cache_length} must be in 1..max_length = {self.max_length}"
+            )
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """One optimiser for all arms of a task."""
+
+    steps: int
+    questions_per_step: int
+    group_size: int
+    updates_per_batch: int
+    """Optimiser steps per rollout batch, each on its part of the groups; 1: all ratios are 1."""
+    learning_rate: float
+    warmup_steps: int
+    max_gradient_norm: float
+    max_turn_tokens: int
+    checkpoint_every: int
+    micro_batch: int | None = None
+    """Trajectories of one backward pass, which bounds memory; None: all of an update.  Gradients
+    add up to those of the whole update."""
+    entropy_bonus: float = 0.0
+    """Times the mean token entropy (nats), taken from the loss."""
+    kl: KlSettings | None = None
+    resampling: ResamplingSettings | None = None
+    overlong: OverlongSettings | None = None
+
+    def __post_init__(self) -> None:
+        require_positive(self, "steps", "questions_per_step", "learning_rate", "max_gradient_norm")
+        require_positive(self, "max_turn_tokens", "checkpoint_every")
+        if self.group_size < 2:
+            raise ValueError(f"group_size = {self.group_size}: a group of one has no baseline")
+        if not 1 <= self.updates_per_batch <= self.questions_per_step:
+            raise ValueError(
+                f"updates_per_batch = {self.updates_per_batch} must be in 1..questions_per_step "
+                f"= {self.questions_per_step}"
+            )
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise ValueError(f"micro_batch = {self.micro_batch} must be at least 1, or null")
+        if self.entropy_bonus < 0:
+            raise ValueError(f"entropy_bonus = {self.entropy_bonus} must not be below 0")
