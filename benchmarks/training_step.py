@@ -2,9 +2,11 @@
 
 Command: `OMP_NUM_THREADS=1 python benchmarks/training_step.py [--task informative_guess]`.
 Prints the median over steps of CPU time, in all and by part, the tokens per trajectory, and the
-step's time scaled to 56 tokens per trajectory.  CPU time, since machines are shared; on a loaded
-machine it still rises by half or more, because cores share caches, so the fastest step is given
-too.
+step's time scaled to 56 tokens per trajectory.  CPU time, since machines are shared; where cores
+share caches and clock with strangers, it still rises by half or more.  Therefore a fixed piece of
+work (a Python loop and small products) is timed right before and after every step, and the median
+is given a second time, over the undisturbed steps: those around which that work took at most 1.15
+times its fastest time.
 """
 
 import argparse
@@ -41,7 +43,11 @@ def main() -> None:
         settings,
         seed=0,
     )
-    logs = [next(steps) for _ in range(options.steps)][3:]
+    logs, paces = [], [pace()]
+    for _ in range(options.steps):
+        logs.append(next(steps))
+        paces.append(pace())
+    logs, paces = logs[3:], paces[3:]
     tokens = statistics.fmean(len(t.token_ids) for log in logs for t in log.trajectories)
     totals = [sum(log.seconds.values()) for log in logs]
     parts = {name: statistics.median(log.seconds[name] for log in logs) for name in logs[0].seconds}
@@ -50,8 +56,34 @@ def main() -> None:
     print(
         f"step: median {statistics.median(totals):.3f} s, fastest {min(totals):.3f} s of CPU time"
     )
+    limit = 1.15 * min(paces)
+    around = zip(totals, paces, paces[1:], strict=False)
+    quiet = [total for total, before, after in around if max(before, after) <= limit]
+    slowdown = statistics.median(paces) / min(paces)
+    print(f"pace of the machine: median {slowdown:.2f} times its fastest")
+    if quiet:
+        median = statistics.median(quiet)
+        scaled = median * 56 / tokens
+        count = f"{len(quiet)} undisturbed of {len(totals)} steps"
+        print(f"{count}: median {median:.3f} s, scaled to 56 tokens {scaled:.3f} s")
     print("parts (medians): " + ", ".join(f"{name} {value:.3f}" for name, value in parts.items()))
     print(f"scaled to 56 tokens: median {statistics.median(totals) * 56 / tokens:.3f} s")
+
+
+def pace() -> float:
+    """CPU seconds of a fixed piece of work, the shortest of three."""
+    left, right = torch.ones(64, 64), torch.ones(64, 256)
+
+    def once() -> float:
+        start = time.process_time()
+        total = 0
+        for number in range(20_000):
+            total += number
+        for _ in range(50):
+            torch.mm(left, right)
+        return time.process_time() - start
+
+    return min(once() for _ in range(3))
 
 
 if __name__ == "__main__":
