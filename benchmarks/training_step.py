@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tier", default="cpu")
     parser.add_argument("--task", default="informative_guess")
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=24)
     options = parser.parse_args()
     torch.set_num_threads(1)
     Stopwatch.clock = staticmethod(time.process_time)
