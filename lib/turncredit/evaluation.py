@@ -24,7 +24,7 @@ class EvaluationSettings:
     questions: int
     temperature: float
     every: int
-    """Optimiser steps between evaluations; the first comes before, the last after training."""
+    """Training steps between evaluations; the first comes before, the last after training."""
 
     def __post_init__(self) -> None:
         require_positive(self, "questions", "temperature", "every")

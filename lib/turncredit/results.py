@@ -65,7 +65,7 @@ class RunDirectory:
             return [{k: _number(cell) for k, cell in row.items()} for row in csv.DictReader(file)]
 
     def rewind(self, step: int) -> None:
-        """Drop all rows of steps after `step` optimiser steps, and any half-written last line."""
+        """Drop all rows of steps after `step` training steps, and any half-written last line."""
         for table in TABLES:
             target = self.path / table
             if target.exists():

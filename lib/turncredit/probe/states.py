@@ -18,7 +18,7 @@ class State:
 
     question_id: str
     step: int
-    """Optimiser step of the trajectories, so that states of several checkpoints may be mixed."""
+    """Training step of the trajectories, so that states of several checkpoints may be mixed."""
     row: int
     """Index of the trajectory among those given, and of its row in their batch."""
     turn: int
