@@ -35,7 +35,7 @@ Scores = tuple[Tensor, Tensor]
 
 
 def split_updates(batch: TurnBatch, updates: int, stream: torch.Generator) -> list[Tensor]:
-    """Rows of each optimiser step: whole groups, in random order; at most as many steps as groups."""
+    """Rows of each optimiser step: whole groups in random order; no more steps than groups."""
     groups = batch.group_ids.unique()
     order = groups[torch.randperm(len(groups), generator=stream)]
     parts = order.tensor_split(min(updates, len(groups)))
