@@ -13,7 +13,11 @@ Group = TypeVar("Group")
 
 
 class NoUsableGroups(RuntimeError):
-    """Every group of every round had equal rewards."""
+    """Every group of every round had equal rewards; `counts` are those of `resample_groups`."""
+
+    def __init__(self, message: str, counts: dict[str, int]) -> None:
+        super().__init__(message)
+        self.counts = counts
 
 
 def usable_groups(rewards: Tensor, group_ids: Tensor) -> Tensor:
@@ -63,7 +67,7 @@ def resample_groups(
     [(0, 1), (1, 0)]
     """
     for name, value in (("enough", enough), ("max_rounds", max_rounds)):
-        if not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"resample_groups: {name} is {value}; it must be at least 1 and whole")
     kept: list[Group] = []
     drawn = rounds = 0
@@ -72,12 +76,7 @@ def resample_groups(
         kept += [group for group in groups if usable(group)]
         drawn += len(groups)
         rounds += 1
-    if not kept:
-        raise NoUsableGroups(
-            f"none of the {drawn} groups drawn in {rounds} rounds is usable: "
-            "within each, all rewards are equal or missing"
-        )
-    return kept[:enough], {
+    counts = {
         "sampling_rounds": rounds,
         "groups_drawn": drawn,
         "groups_kept": min(len(kept), enough),
@@ -85,3 +84,7 @@ def resample_groups(
         "groups_surplus": max(len(kept) - enough, 0),
         "groups_short": max(enough - len(kept), 0),
     }
+    if not kept:
+        text = f"none of the {drawn} groups drawn in {rounds} rounds is usable: "
+        raise NoUsableGroups(text + "within each, all rewards are equal or missing", counts)
+    return kept[:enough], counts

@@ -8,6 +8,7 @@ from typing import Any
 
 from turncredit import params, paths
 from turncredit.code_version import code_hash
+from turncredit.loggers import log_writers
 from turncredit.parallel import Report, in_parallel
 from turncredit.results import RunDirectory
 from turncredit.runs import Run, complete
@@ -37,9 +38,21 @@ class Experiment:
             values = getattr(self, name)
             if len(set(values)) < len(values):
                 raise ValueError(f"{name} = {list(values)} repeats one")
-        for arm in self.arms:
-            if not re.fullmatch(r"[A-Za-z0-9_-]+", arm):
-                raise ValueError(f"arms: {arm!r} names a folder; use letters, digits, _ and -")
+        for name, folders in (
+            ("arms", self.arms),
+            ("tasks", self.tasks),
+            ("notebook", [self.notebook]),
+        ):
+            for folder in folders:
+                if not re.fullmatch(r"[A-Za-z0-9_-]+", folder):
+                    raise ValueError(
+                        f"{name}: {folder!r} names a folder; use letters, digits, _ and -"
+                    )
+        for arm, method in self.arms.items():
+            try:
+                method.rehearse()
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"arms.{arm}: {error}") from error
 
     @property
     def folder(self) -> Path:
@@ -91,10 +104,19 @@ def run_experiment(experiment: Experiment, *, workers: int | None = None) -> lis
         (open_task(experiment.tier, j.task).settings.warm_start_task, j.warm_start_seed): j
         for j in jobs
     }
-    workers = workers or int(os.environ.get("TURNCREDIT_JOBS", os.cpu_count() or 1))
+    workers = workers or _jobs_at_once()
+    log_writers(os.environ.get("TURNCREDIT_LOG", "").split(), experiment.folder, {})  # or refused
     in_parallel(prepare, [(job, code) for job in starts.values()], workers, "warm starts")
     in_parallel(run, [(job, code) for job in jobs], workers, "runs")
     return [job.label for job in jobs]
+
+
+def _jobs_at_once() -> int:
+    """TURNCREDIT_JOBS, or as many as there are cores; ValueError unless it is a number above 0."""
+    asked = os.environ.get("TURNCREDIT_JOBS", str(os.cpu_count() or 1))
+    if not asked.isdecimal() or int(asked) < 1:
+        raise ValueError(f"TURNCREDIT_JOBS = {asked!r} is not a whole number above 0")
+    return int(asked)
 
 
 def jobs_of(experiment: Experiment) -> list[Job]:

@@ -69,9 +69,14 @@ class RunDirectory:
         for table in TABLES:
             target = self.path / table
             if target.exists():
-                lines = target.read_text(encoding="utf-8").splitlines(keepends=True)
                 limit = step + 1 if table == "eval.csv" else step
-                kept = [line for n, line in enumerate(lines) if n == 0 or _before(line, limit)]
+                try:
+                    lines = target.read_text(encoding="utf-8").splitlines(keepends=True)
+                    kept = [line for n, line in enumerate(lines) if n == 0 or _before(line, limit)]
+                    _require_steps(table, kept[1:], step)
+                except ValueError as error:
+                    advice = f"delete {self.path} to start this run anew"
+                    raise ValueError(f"{target}: damaged ({error}); {advice}") from error
                 write_text(target, "".join(kept))
 
     def start(self) -> None:
@@ -169,6 +174,23 @@ def _csv(rows: Sequence[Mapping[str, Any]], *, header: bool) -> str:
         writer.writerow(columns)
     writer.writerows([_cell(row[name]) for name in columns] for row in rows)
     return text.getvalue()
+
+
+def _require_steps(table: str, lines: Sequence[str], steps: int) -> None:
+    """ValueError unless the rows are those of the steps before `steps`, in order.
+
+    One row a step; turns.csv has one for each turn, counted from 0.  eval.csv is not checked.
+    """
+    if table == "eval.csv":
+        return
+    width = 2 if table == "turns.csv" else 1
+    found = [tuple(map(int, line.split(",", width)[:width])) for line in lines]
+    for before, row in zip([(-1, 0), *found], found, strict=False):
+        follows = row[0] == before[0] + 1 and row[1:] in ((), (0,))
+        if not follows and row != (before[0], before[-1] + 1):
+            raise ValueError(f"step {row[0]} follows step {before[0]}, or its turns are not whole")
+    if steps and (not found or found[-1][0] != steps - 1):
+        raise ValueError(f"it ends before step {steps - 1}")
 
 
 def _before(line: str, step: int) -> bool:

@@ -142,7 +142,7 @@ def _train(
         memory=learner.memory,
     ):
         done, metrics = log.step + 1, log.metrics | _watched(wires, log)
-        stop = wires.see(stored(metrics))
+        stop = wires.see(stored(metrics)) or _lost(learner.policy)
         _write(run.directory, log, metrics)
         report(run.label, done, task.settings.training.steps, metrics)
         if stop is None or stop.reason != NON_FINITE:
@@ -168,6 +168,14 @@ def _watched(wires: Tripwires, log: StepLog) -> dict[str, float]:
     if "repeated_turns" in wires.metrics and "repeated_turns" not in log.metrics:
         return {"repeated_turns": repeated_turns(log.trajectories)}
     return {}
+
+
+def _lost(policy: Policy) -> Stop | None:
+    """The end of a run whose last update wrote NaN or infinity, which no metric shows yet."""
+    for name, weight in policy.state_dict().items():
+        if weight.is_floating_point() and not weight.isfinite().all():
+            return Stop(NON_FINITE, f"the weight {name} is not finite")
+    return None
 
 
 def _announcement(run: Run, step: int, stop: Stop) -> str:
@@ -209,7 +217,7 @@ def _resume(run: Run, learner: Learner) -> tuple[int, list[int]]:
     """
     directory, begun = run.directory, run.directory.path / "begun.json"
     directory.sweep()
-    noted = json.loads(begun.read_text(encoding="utf-8")) if begun.exists() else {}
+    noted = _noted(begun)
     damaged = noted.pop("damaged_checkpoints", [])
     if noted != run.hashes or not directory.can_resume():
         directory.start()
@@ -224,6 +232,20 @@ def _resume(run: Run, learner: Learner) -> tuple[int, list[int]]:
         previous_checkpoint(directory.checkpoint).replace(directory.checkpoint)
     directory.rewind(step)
     return step, damaged
+
+
+def _noted(begun: Path) -> dict[str, Any]:
+    """What an earlier start of a run wrote down; ValueError naming a file that is no mapping."""
+    if not begun.exists():
+        return {}
+    try:
+        noted = json.loads(begun.read_text(encoding="utf-8"))
+        if not isinstance(noted, dict):
+            raise ValueError(f"a {type(noted).__name__}")
+        return noted
+    except ValueError as error:
+        advice = "delete it to start this run anew"
+        raise ValueError(f"{begun}: no JSON mapping ({error}); {advice}") from error
 
 
 def _evaluate(run: Run, policy: Policy, step: int) -> None:

@@ -383,3 +383,92 @@ def test_what_a_worker_warns_of_is_a_warning_of_the_caller(home):
     stopping(home, entropy_high=0.01)
     with pytest.warns(UserWarning, match="tiny/grpo/seed_0 stopped after step 1"):
         run_experiment(experiment_from(parameters()), workers=1)
+
+
+# --- refused before or at the start, by name
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "said"),
+    [
+        ("weight", {"weight": "suffix_mask", "weight_options": {"c": True}}, "c is True"),
+        ("weight", {"weight": "suffix_mask", "weight_options": {"c": "2.0"}}, "c is '2.0'"),
+        ("weight", {"weight": "suffix_mask", "weight_options": {"rule": "wrong"}}, "wrong"),
+        ("base", {"base_options": {"std": "smaple"}}, "smaple"),
+        ("base", {"base": "gae"}, "values"),
+        ("objective", {"objective_options": {"clip_low": True}}, "clip_low is True"),
+        ("objective", {"objective_options": {"aggregation": "mean"}}, "mean"),
+    ],
+)
+def test_a_method_that_cannot_run_is_refused_with_its_arm_before_any_work(
+    home, part, options, said
+):
+    write_task(home)
+    with pytest.raises(ValueError, match=r"parameters of 10_try: arms\.grpo: ") as caught:
+        experiment_from(parameters(arms={"grpo": PLAIN | options}))
+    assert said in str(caught.value)
+    assert not (home / "results").exists()
+
+
+@pytest.mark.parametrize("name", ["../tiny", "./tiny", ""])
+def test_a_task_or_notebook_cannot_leave_its_folder(home, name):
+    write_task(home)
+    for changes in ({"tasks": [name]}, {"notebook": name}):
+        with pytest.raises(ValueError, match="use letters, digits"):
+            experiment_from(parameters(**changes))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("TURNCREDIT_LOG", "tensorbord", "unknown log writer 'tensorbord'"),
+        ("TURNCREDIT_JOBS", "abc", "TURNCREDIT_JOBS = 'abc'"),
+        ("TURNCREDIT_JOBS", "0", "TURNCREDIT_JOBS = '0'"),
+    ],
+)
+def test_variables_are_checked_before_anything_starts(home, monkeypatch, variable, value, said):
+    write_task(home)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=said):
+        run_experiment(experiment_from(parameters()))
+    assert not (home / "results").exists()
+
+
+@pytest.mark.parametrize("table", ["metrics.csv", "turns.csv", "timings.csv"])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda lines: lines[:1] + lines[2:],
+        lambda lines: [],
+        lambda lines: [lines[0], "abc,1\n", *lines[1:]],
+        lambda lines: [*lines[:2], lines[1], *lines[2:]][::-1],
+    ],
+    ids=["a row lost", "emptied", "junk", "out of order"],
+)
+def test_a_damaged_table_is_refused_when_the_run_goes_on(home, table, harm):
+    write_task(home)
+    with pytest.raises(KeyboardInterrupt):
+        run(job(), CODE, interrupt_after(3))
+    path = job().experiment.folder / job().label / table
+    path.write_text("".join(harm(path.read_text().splitlines(keepends=True))))
+    with pytest.raises(ValueError, match=rf"{table}: damaged .*delete .*seed_0 to start"):
+        run(job(), CODE, silent)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_a_garbled_note_of_what_was_begun_is_named(home, text):
+    write_task(home)
+    with pytest.raises(KeyboardInterrupt):
+        run(job(), CODE, interrupt_after(3))
+    (job().experiment.folder / job().label / "begun.json").write_text(text)
+    with pytest.raises(ValueError, match=r"begun\.json: no JSON mapping .*delete it"):
+        run(job(), CODE, silent)
+
+
+def test_a_policy_lost_in_the_last_update_of_a_step_ends_the_run_and_is_not_saved(home, inline):
+    write_task(home, learning_rate=1.0e38, warmup_steps=0, updates_per_batch=1, checkpoint_every=1)
+    with pytest.warns(UserWarning, match="non_finite"):
+        run_experiment(experiment_from(parameters()))
+    manifest = manifest_of(home)
+    assert (manifest["stop_reason"], manifest["stop_step"]) == ("non_finite", 0)
+    assert "checkpoint.safetensors" not in manifest["files"]

@@ -95,7 +95,8 @@ def test_junk_never_raises_and_takes_time_in_proportion():
     ):
         begun = time.process_time()
         parse_documents("Doc 1 (Title: " + unit * (40_000 // len(unit)))
-        assert time.process_time() - begun < 0.3, unit
+        # Quadratic time would be minutes here; the limit leaves room for a busy machine.
+        assert time.process_time() - begun < 5.0, unit
 
 
 def test_equal_documents_have_equal_ids_whatever_their_number():

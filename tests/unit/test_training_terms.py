@@ -1,6 +1,7 @@
 """What a loss or a reward can hold beside the objective, and gradients in parts."""
 
 import copy
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from play import PLAIN, SMALL, TRAINING, coin_environment, policy, questions, vo
 from turncredit.batching import from_trajectories
 from turncredit.checkpoints import load_checkpoint, save_checkpoint
 from turncredit.credit import assign_credit
-from turncredit.objectives import kl_penalty
+from turncredit.objectives import OBJECTIVES, kl_penalty
 from turncredit.rollout import roll_out
 from turncredit.training import (
     KlSettings,
@@ -250,3 +251,46 @@ def test_rule_running_compares_with_earlier_steps_and_resumes_to_the_bit(tmp_pat
     assert torch.equal(recalled["reference"], memory["reference"])
     pairs = zip(second.parameters(), whole.parameters(), strict=True)
     assert all(torch.equal(left, right) for left, right in pairs)
+
+
+# --- updates that go wrong, and weights that follow the policy
+
+
+def test_an_update_that_is_not_finite_is_the_last_of_its_step_for_every_weight():
+    """A weight that follows the policy must not meet a lost one: the tripwire is to see it."""
+    for weight, options in (("none", {}), ("high_is_turns", {"limit": 1e-3})):
+        method = Method("grpo", {}, weight, options, "ppo_clip", {})
+        _, logs = trained(method, learning_rate=1e38, warmup_steps=0, updates_per_batch=3, steps=1)
+        (log,) = logs
+        assert not all(math.isfinite(log.metrics[name]) for name in ("loss", "gradient_norm"))
+
+
+def test_statistics_of_a_following_weight_count_each_trajectory_once():
+    method = Method("grpo", {}, "high_is_turns", {"limit": 1e-3}, "ppo_clip", {})
+    _, logs = trained(method)
+    for log in logs:
+        assert log.metrics["failed"] == sum(not t.success for t in log.trajectories)
+        assert not math.isnan(log.metrics["masked_share"])
+
+
+def test_an_objective_without_a_clip_range_trains_and_clips_nothing(monkeypatch):
+    def plain(logprobs, batch, advantages, *, total_tokens=None, total_sequences=None):
+        mask = batch.response_mask
+        loss = -(logprobs * advantages).masked_fill(~mask, 0.0).sum() / total_tokens
+        metrics = {"response_tokens": float(mask.sum()), "clip_fraction": 0.0}
+        return loss, metrics
+
+    monkeypatch.setitem(OBJECTIVES, "plain", plain)
+    _, logs = trained(replace(PLAIN, objective="plain", objective_options={}))
+    for log in logs:
+        assert all(row["clip_fraction"] == 0.0 for row in log.turns)
+
+
+def test_equal_rewards_stay_equal_under_a_pull_in_the_reward_before_the_first_update():
+    """The reference is the policy then; the std of a group would blow up a rounding apart."""
+    model = policy()
+    batch = rolled(model, rows=48)
+    scored, _ = rescore(model, batch, reference=copy.deepcopy(model), first=torch.arange(8, 28))
+    assert torch.equal(scored.old_logprobs, scored.ref_logprobs)
+    shaped = shape_rewards(scored, replace(TRAINING, kl=KlSettings("reward", 0.1, "k1")))
+    assert torch.equal(shaped.rewards, scored.rewards)

@@ -62,19 +62,8 @@ def collect(
         groups, counts = resample_groups(
             draw, _teaches, enough=wanted, max_rounds=settings.resampling.max_rounds
         )
-    except NoUsableGroups:
-        drawn = sum(map(len, rounds))
-        groups, counts = (
-            rounds[0],
-            {
-                "sampling_rounds": len(rounds),
-                "groups_drawn": drawn,
-                "groups_kept": 0,
-                "groups_unusable": drawn,
-                "groups_surplus": 0,
-                "groups_short": wanted,
-            },
-        )
+    except NoUsableGroups as error:
+        groups, counts = rounds[0], error.counts
     return _together(groups, counts)
 
 

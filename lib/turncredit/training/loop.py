@@ -70,6 +70,7 @@ def train(
         updates, current, advantages = update(
             policy, optimiser, shaped, credit, method, settings, parts, live
         )
+        del live  # its graph would lie beside the next rollout
         clock.lap("update")
         metrics = {"tool_failures": sum(environment.failures.values()) - failed_before}
         metrics |= step_metrics(drawn.trajectories, batch, credit) | updates | drawn.counts

@@ -1,6 +1,7 @@
 """A method: which base, turn weight and objective, with their options."""
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turncredit.batching import TurnBatch
+from turncredit.batching import TurnBatch, two_turns_and_one
 from turncredit.credit import BASES, TURN_WEIGHTS, Credit, assign_credit, weigh
 from turncredit.credit.gates import update_reference
 from turncredit.methods import option_names
-from turncredit.objectives import OBJECTIVES
+from turncredit.objectives import OBJECTIVES, batch_totals
 
 SET_BY_THE_LOOP = frozenset(
     {"total_tokens", "total_sequences", "reference", "logprobs", "generator"}
@@ -68,16 +69,31 @@ class Method:
         """Whether the turn weight depends on the current policy: then each update computes it."""
         return "logprobs" in option_names(TURN_WEIGHTS[self.weight])
 
+    def rehearse(self) -> None:
+        """Raise ValueError for what the first step would refuse, such as an option out of range.
+
+        Plays base, weight and objective on two invented trajectories with what a loop provides.
+        """
+        batch = two_turns_and_one().replace(grounded=torch.tensor([True, False]))
+        given = {"generator": torch.Generator(), "logprobs": batch.old_logprobs}
+        advantages = self.credit(batch, **given).advantages
+        objective = OBJECTIVES[self.objective]
+        totals = batch_totals(batch)
+        objective(batch.old_logprobs, batch, advantages, **totals, **self.objective_options)
+
     @property
     def clip(self) -> dict[str, Any]:
         """Range and level of the objective's clip, as `signals.ratio_columns` takes them.
+
+        An objective without a range, such as one of a user's own, clips nothing.
 
         >>> Method("grpo", {}, "none", {}, "turn_gspo", {"clip_high": 0.01}).clip
         {'clip_low': 0.003, 'clip_high': 0.01, 'level': 'turn'}
         """
         parameters = inspect.signature(OBJECTIVES[self.objective]).parameters.values()
         options = {p.name: p.default for p in parameters} | self.objective_options
-        low, high, cap = (options.get(n) for n in ("clip_low", "clip_high", "upper_cap"))
+        low, high = (options.get(name, math.inf) for name in ("clip_low", "clip_high"))
+        cap = options.get("upper_cap")
         if cap is not None:  # of CISPO, in place of the range; no ratio is below 0
             low, high = 1.0, cap - 1
         level = RATIO_LEVELS.get(self.objective, "token")

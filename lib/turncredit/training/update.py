@@ -1,5 +1,6 @@
 """The optimiser and the clipped updates on one batch."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -55,21 +56,24 @@ def rescore(
     that scores them here, so their scores are also returned with their graph: computed once, they
     serve both.
     """
-    mask, everyone = batch.response_mask, torch.arange(len(batch.group_ids))
-    if first is None:
-        live, order = None, everyone
-        parts = [_scores(policy, batch, everyone)]
-    else:
-        live = policy.score(batch.token_ids[first], mask[first])
-        others = everyone[~torch.isin(everyone, first)]
-        order = torch.cat([first, others])
-        parts = [tuple(part.detach() for part in live)]
-        parts += [_scores(policy, batch, others)] if len(others) else []
-    logprobs, entropies = (torch.cat(part)[order.argsort()] for part in zip(*parts, strict=True))
-    scored = batch.replace(old_logprobs=logprobs, entropies=entropies)
-    if reference is not None:
-        scored = scored.replace(ref_logprobs=_scores(reference, batch, everyone)[0])
-    return scored, live
+    everyone = torch.arange(len(batch.group_ids))
+    later = everyone if first is None else everyone[~torch.isin(everyone, first)]
+    parts = [rows for rows in (later, first) if rows is not None and len(rows)]
+    order = torch.cat(parts).argsort()
+
+    def whole(scores: Sequence[Scores]) -> Scores:
+        return tuple(torch.cat(part)[order] for part in zip(*scores, strict=True))
+
+    if reference is not None:  # on the same rows at once, so that equal policies score alike
+        given = whole([_scores(reference, batch, rows) for rows in parts])
+        batch = batch.replace(ref_logprobs=given[0])
+    scores = [_scores(policy, batch, rows) for rows in parts if rows is not first]
+    live = None
+    if first is not None:  # last, so that its graph does not lie beside the other passes
+        live = policy.score(batch.token_ids[first], batch.response_mask[first])
+        scores.append(tuple(part.detach() for part in live))
+    logprobs, entropies = whole(scores)
+    return batch.replace(old_logprobs=logprobs, entropies=entropies), live
 
 
 @torch.no_grad()
@@ -93,14 +97,19 @@ def update(
     Returns the objective's metrics over all updates (see `merge_metrics`), with the mean loss and
     gradient norm and the extreme turn ratios; and, [B, L] each, the log-probs and advantages that
     each trajectory's own step began with.  A turn weight that follows the policy is computed anew
-    before each step, and its statistics are means over the steps.
+    before each step; if the step before lost the policy, loss and gradient norm are NaN and no
+    further step is made.
     """
     collected: list[dict[str, float]] = []
     current, advantages = batch.old_logprobs.clone(), credit.advantages.clone()
+    weights = credit.weights.clone()
     for rows in parts:
         chosen, now = batch.select(rows), Credit(*(part[rows] for part in credit))
         if method.follows_the_policy:
             logprobs, _ = live or _scores(policy, chosen, torch.arange(len(rows)))
+            if not logprobs.isfinite().all():  # the step before lost the policy
+                collected[-1] |= {"loss": math.nan, "gradient_norm": math.nan}
+                break
             now = method.reweigh(chosen, now.base, logprobs.detach())
         optimiser.zero_grad()
         seen = torch.empty_like(chosen.old_logprobs)
@@ -109,12 +118,14 @@ def update(
         )
         live = None  # the policy moves on
         current[rows], advantages[rows] = seen, now.advantages
+        weights[rows, : now.weights.shape[1]] = now.weights
         norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.max_gradient_norm)
         optimiser.step()
-        if method.follows_the_policy:
-            metrics |= weight_statistics(chosen, now.base, now.weights)
         collected.append(metrics | {"gradient_norm": norm.item()})
-    return merge_metrics(collected), current, advantages
+    merged = merge_metrics(collected)
+    if method.follows_the_policy:
+        merged |= weight_statistics(batch, credit.base, weights)
+    return merged, current, advantages
 
 
 def accumulate_gradient(
