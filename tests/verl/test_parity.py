@@ -409,7 +409,7 @@ def test_metrics(case):
     batch = example(torch.float64)
     objective = case.split(",")[0]
     name, ours, options = LOSSES[case]
-    logprobs, advantages = moved(batch), advantages_of(batch, objective)
+    logprobs, advantages = moved(batch, 0.5), advantages_of(batch, objective)
     *_, expected = their_loss(name, batch, logprobs, advantages, "token_mean", options)
     *_, found = our_loss(objective, batch, logprobs, advantages, **ours)
     clipped = "weight_clip_fraction" if objective == "cispo" else "clip_fraction"
@@ -508,7 +508,7 @@ def test_dual_clip_is_off_unless_asked_for():
     expected = their_loss("vanilla", batch, logprobs, advantages, "token_mean")
     given = "ppo_clip", batch, logprobs, advantages
     torch.testing.assert_close(our_loss(*given, dual_clip=3.0)[:2], expected[:2])
-    assert float(our_loss(*given)[0]) > float(expected[0]) + 0.1
+    assert float(our_loss(*given)[0]) > float(expected[0]) + 0.01
 
 
 def far_away(gap: float) -> tuple[TurnBatch, Tensor, Tensor]:
