@@ -3,7 +3,6 @@
 import csv
 import gzip
 import io
-import json
 import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from turncredit.checkpoints import previous_checkpoint
-from turncredit.storage import atomic_path, sha256_file, write_json, write_text
+from turncredit.storage import atomic_path, read_mapping, sha256_file, write_json, write_text
 
 TABLES = ("metrics.csv", "eval.csv", "turns.csv", "timings.csv")
 """Written row by row; `turns.csv` is gzipped once the run is over."""
@@ -116,16 +115,7 @@ class RunDirectory:
 
     def read_manifest(self) -> dict[str, Any] | None:
         """The manifest, None if there is none; ValueError naming the file if it is broken."""
-        if not self.manifest.exists():
-            return None
-        try:
-            manifest = json.loads(self.manifest.read_text(encoding="utf-8"))
-            if not isinstance(manifest, dict):
-                raise ValueError(f"a {type(manifest).__name__}")
-            return manifest
-        except ValueError as error:
-            advice = "delete it to rerun"
-            raise ValueError(f"{self.manifest}: no JSON mapping ({error}); {advice}") from error
+        return read_mapping(self.manifest, "delete it to rerun")
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Compress the turn table and write the manifest with every file's hash.

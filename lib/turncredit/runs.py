@@ -6,7 +6,6 @@ writing is whole or absent, and the next call goes on to the same bytes.
 
 import contextlib
 import copy
-import json
 import os
 import time
 import warnings
@@ -33,7 +32,7 @@ from turncredit.policies.protocol import Policy
 from turncredit.records import write_trajectories
 from turncredit.results import RunDirectory, stored, write_table
 from turncredit.signals import token_rates
-from turncredit.storage import write_json
+from turncredit.storage import read_mapping, write_json
 from turncredit.tasks import Task
 from turncredit.training import Method, StepLog, new_optimiser, train
 from turncredit.tripwires import FINISHED, NON_FINITE, Stop, Tripwires, repeated_turns
@@ -217,7 +216,7 @@ def _resume(run: Run, learner: Learner) -> tuple[int, list[int]]:
     """
     directory, begun = run.directory, run.directory.path / "begun.json"
     directory.sweep()
-    noted = _noted(begun)
+    noted = read_mapping(begun, "delete it to start this run anew") or {}
     damaged = noted.pop("damaged_checkpoints", [])
     if noted != run.hashes or not directory.can_resume():
         directory.start()
@@ -232,20 +231,6 @@ def _resume(run: Run, learner: Learner) -> tuple[int, list[int]]:
         previous_checkpoint(directory.checkpoint).replace(directory.checkpoint)
     directory.rewind(step)
     return step, damaged
-
-
-def _noted(begun: Path) -> dict[str, Any]:
-    """What an earlier start of a run wrote down; ValueError naming a file that is no mapping."""
-    if not begun.exists():
-        return {}
-    try:
-        noted = json.loads(begun.read_text(encoding="utf-8"))
-        if not isinstance(noted, dict):
-            raise ValueError(f"a {type(noted).__name__}")
-        return noted
-    except ValueError as error:
-        advice = "delete it to start this run anew"
-        raise ValueError(f"{begun}: no JSON mapping ({error}); {advice}") from error
 
 
 def _evaluate(run: Run, policy: Policy, step: int) -> None:

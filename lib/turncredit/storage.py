@@ -55,6 +55,22 @@ def write_json(target: Path, value: Any) -> None:
     write_text(target, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
+def read_mapping(path: Path, advice: str) -> dict[str, Any] | None:
+    """The JSON mapping of a file, None if there is no file; ValueError naming one that is broken.
+
+    advice: what to do about it.
+    """
+    if not path.exists():
+        return None
+    try:
+        mapping = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(mapping, dict):
+            raise ValueError(f"a {type(mapping).__name__}")
+        return mapping
+    except ValueError as error:
+        raise ValueError(f"{path}: no JSON mapping ({error}); {advice}") from error
+
+
 def sha256_text(text: str) -> str:
     """Hex SHA-256 of a text."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()

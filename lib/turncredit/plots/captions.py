@@ -94,15 +94,7 @@ def _stops(name: str, runs: Runs) -> str:
     return f" Ended early by a tripwire{marked}: {len(stopped)}, {which}."
 
 
-_MARKED = (
-    "training_reward",
-    "total_entropy",
-    "turn_entropy",
-    "decision_vs_execution",
-    "clip_fraction",
-    "turns",
-    "search_first",
-)
+_MARKED = frozenset(FIGURES) - {"turn_accuracy", "results_table", "entropy_k"}
 
 
 def _shift_counts(shifts: pd.DataFrame, settings: FigureParams) -> str:
