@@ -21,15 +21,16 @@ def atomic_path(target: Path) -> Iterator[Path]:
     A killed or failing writer leaves the old `target`, or none, never half of one.
     Raises OSError naming `target` when its folder cannot be created or written.
     """
+    name = target.name.lstrip(".")  # two dots would hide it from who sweeps up half-made files
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(
-            prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent
+        handle, temporary_name = tempfile.mkstemp(
+            prefix=f".{name}.", suffix=target.suffix, dir=target.parent
         )
     except OSError as error:
         raise OSError(error.errno, f"cannot write {target}: {error.strerror}") from error
     os.close(handle)
-    temporary = Path(name)
+    temporary = Path(temporary_name)
     try:
         yield temporary
         with temporary.open("rb") as written:

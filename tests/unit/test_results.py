@@ -3,12 +3,17 @@
 import gzip
 import json
 import math
+import os
+import signal
+import sys
 
 import pandas as pd
 import pytest
+import torch
+from torch import nn
 
 from turncredit import results
-from turncredit.checkpoints import previous_checkpoint
+from turncredit.checkpoints import previous_checkpoint, save_checkpoint
 from turncredit.results import (
     RunDirectory,
     check_comparable,
@@ -17,6 +22,7 @@ from turncredit.results import (
     stored,
     write_table,
 )
+from turncredit.storage import write_json
 
 IDENTITY = {"params_hash": "p", "code_hash": "c"}
 
@@ -125,6 +131,45 @@ def test_sweeping_removes_what_was_half_made_and_nothing_else(tmp_path):
         (tmp_path / name).write_text("half")
     run.sweep()
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def kill_before_change(count: int) -> None:
+    """SIGKILL this process before its count-th opening, renaming, linking or removal of a file."""
+    left = [count]
+
+    def hook(event: str, arguments: tuple) -> None:
+        if event in ("open", "os.rename", "os.link", "os.remove"):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+@pytest.mark.parametrize("writer", ["checkpoint", "table", "manifest"])
+def test_sweeping_removes_what_any_writer_leaves_wherever_it_is_killed(tmp_path, writer):
+    run, policy = filled(tmp_path), nn.Linear(2, 2)
+    optimiser = torch.optim.SGD(policy.parameters())
+    write = {
+        "checkpoint": lambda: save_checkpoint(run.checkpoint, policy, optimiser, 1),
+        "table": lambda: write_table(tmp_path / "questions.csv", [{"a": 1}]),
+        "manifest": lambda: write_json(run.manifest, {}),
+    }[writer]
+    write()
+    write()
+    whole, killed = {path.name for path in tmp_path.iterdir()}, 0
+    while True:
+        child = os.fork()
+        if child == 0:
+            kill_before_change(killed + 1)
+            write()
+            os._exit(0)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
+            break
+        killed += 1
+        run.sweep()
+        assert {path.name for path in tmp_path.iterdir()} == whole
+    assert killed >= 3
 
 
 def test_a_run_may_have_ended_early_if_its_manifest_says_so(tmp_path):
