@@ -56,14 +56,16 @@ VERL_STAMP := $(VERL_VENV)/.complete-$(shell { cat $(VERL_LOCK); pwd; } | sha256
 # ---- experiments: one word per notebook --------------------------------------------------------
 
 # In the order they run one by one: the experiments train warm starts on all cores, 00 finds its own.
-CORE := 10_grpo_baseline 11_suffix_masking 00_first_trajectory
+CORE := 10_grpo_baseline 11_suffix_masking 00_first_trajectory 01_credit_by_hand 02_entropy_drift
+MORE := 12_aem 13_is_clipping 14_surprisal_probe 15_what_is_missing 16_regime_map
 FIGURES := 90_figures
+REPORT := 99_report
 
 RESULTS = results/$(TIER)
 DONE = $(RESULTS)/notebooks
 FIGURE_FOLDER = $(if $(filter cpu,$(TIER)),figures,$(RESULTS)/figures)
 LIB := $(shell find lib -name '*.py' 2>/dev/null)
-TASKS = $(wildcard params/$(TIER)/tasks/*.yaml)
+TASKS = $(wildcard params/$(TIER)/tasks/*.yaml params/methods.yaml)
 RUN = TURNCREDIT_JOBS=$(JOBS) $(PY) -m turncredit.notebook_runner \
     --results $(RESULTS) --deadline $(DEADLINE)
 
@@ -72,7 +74,7 @@ ifeq ($(filter $(TIER),$(TIERS)),)
 $(error TIER=$(TIER) has no parameter files; there are: $(TIERS))
 endif
 
-.PHONY: help env env-verl test test-verl lint smoke reproduce figures verify data lab bench clean lock writable
+.PHONY: help env env-verl test test-verl lint smoke reproduce reproduce-all figures verify data lab bench clean lock writable
 
 help: ## Show the targets
 	@echo "make TARGET [TIER=smoke|cpu|gpu|cluster]   (TIER is $(TIER))"
@@ -82,11 +84,15 @@ env: $(STAMP) ## Make .venv from requirements/cpu-lock.txt
 
 env-verl: $(VERL_STAMP) ## Make .venv-verl (verl, TRL) from requirements/verl-lock.txt, 2 GB
 
-reproduce: $(CORE:%=$(DONE)/%.ipynb) $(FIGURES:%=$(DONE)/%.ipynb) ## Run the core experiments, then draw every figure
+reproduce: $(CORE:%=$(DONE)/%.ipynb) $(FIGURES:%=$(DONE)/%.ipynb) $(REPORT:%=$(DONE)/%.ipynb) ## Run the core experiments, draw every figure, write the report
 	@echo "reproduce: tier $(TIER) is complete; results in $(RESULTS), figures in $(FIGURE_FOLDER)"
 
+# A make of its own: only then are the figures older than what they show.
+reproduce-all: $(MORE:%=$(DONE)/%.ipynb) ## The same with every further experiment, hours
+	@$(MAKE) --no-print-directory reproduce
+
 smoke: ## The whole graph on tiny settings, a few minutes
-	@$(MAKE) --no-print-directory reproduce TIER=smoke
+	@$(MAKE) --no-print-directory reproduce-all TIER=smoke
 
 figures: $(STAMP) writable ## Redraw the figures from saved results, training nothing
 	@$(RUN) notebooks/$(FIGURES).ipynb --params params/$(TIER)/$(FIGURES).yaml
@@ -97,7 +103,12 @@ $(DONE)/%.ipynb: notebooks/%.ipynb params/$(TIER)/%.yaml $(LIB) $(TASKS) | $(STA
 # The experiment notebooks draw with the settings of the figure notebook.
 $(filter $(DONE)/1%,$(CORE:%=$(DONE)/%.ipynb)): params/$(TIER)/$(FIGURES).yaml
 
-$(FIGURES:%=$(DONE)/%.ipynb): $(CORE:%=$(DONE)/%.ipynb)
+# Who compares with the runs of another notebook comes after it.
+$(DONE)/11_suffix_masking.ipynb $(DONE)/12_aem.ipynb $(DONE)/14_surprisal_probe.ipynb: $(DONE)/10_grpo_baseline.ipynb
+$(DONE)/15_what_is_missing.ipynb: $(DONE)/12_aem.ipynb
+
+$(FIGURES:%=$(DONE)/%.ipynb): $(CORE:%=$(DONE)/%.ipynb) $(wildcard $(MORE:%=$(DONE)/%.ipynb))
+$(REPORT:%=$(DONE)/%.ipynb): $(FIGURES:%=$(DONE)/%.ipynb)
 
 writable:
 	@mkdir -p $(DONE) 2>/dev/null && probe=$$(mktemp $(DONE)/.probe.XXXXXX 2>/dev/null) \

@@ -16,7 +16,6 @@ message, 4 an observation).  Prints rows of Markdown:
 """
 
 import argparse
-import importlib
 import tempfile
 import time
 from collections import Counter
@@ -45,15 +44,19 @@ from turncredit.batching import from_trajectories
 from turncredit.objectives import table
 from turncredit.results import RunDirectory
 from turncredit.seeding import torch_stream
-from turncredit.training import Stopwatch, new_optimiser, rescore, split_updates, update
+from turncredit.training import (
+    Stopwatch,
+    new_optimiser,
+    rescore,
+    split_updates,
+    update,
+    updates,
+)
 
 COUNTS = (16, 32, 64, 128, 256, 512)
 LONGEST = 2**31
 PRODUCTS = tuple(getattr(torch.ops.aten, name).default for name in ("mm", "bmm", "addmm"))
-UPDATE = importlib.import_module(
-    "turncredit.training.update"
-)  # its package has a function so named
-STATISTICS = ((table, "ratio_metrics"), (UPDATE, "turn_ratios"), (UPDATE, "merge_metrics"))
+STATISTICS = ((table, "ratio_metrics"), (updates, "turn_ratios"), (updates, "merge_metrics"))
 """What the update computes for the tables alone."""
 
 clock = time.process_time

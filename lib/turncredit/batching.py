@@ -6,7 +6,7 @@ A result therefore depends neither on where observations and padding lie nor on 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,14 @@ from turncredit.batch_contract import (
     check_layout,
     check_values,
 )
+from turncredit.option_ranges import check_choice
 from turncredit.spans import TurnSpans
 
 if TYPE_CHECKING:  # credit code must be importable with torch alone
     from turncredit.records import Trajectory
+
+STATES = ("history", "observation")
+"""What `anchor_ids` can take for the state before a turn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,12 +170,11 @@ def from_trajectories(
 
     `old_logprobs` and `rollout_logprobs` both start as the sampled log-probs, and `entropies` as
     the sampled ones: replace them once the training engine has rescored the tokens.  A reward of
-    None becomes NaN.  `grounded` is None unless every trajectory has it.  Raises ValueError for
-    no trajectories, for another number of group_ids, and what `validate` raises.
+    None becomes NaN.  `grounded` and `oracle_turn` are None unless every trajectory has them.
+    Raises ValueError for no trajectories, for another number of group_ids, and what `validate`
+    raises.
     """
-    if not trajectories or len(trajectories) != len(group_ids):
-        counts = f"{len(trajectories)} trajectories, {len(group_ids)} group_ids"
-        raise ValueError(f"from_trajectories: {counts}; need at least one, and as many of each")
+    _require_pairs("from_trajectories", trajectories, group_ids)
     flat = _Flat()
     for trajectory in trajectories:
         flat.append(trajectory)
@@ -180,6 +183,7 @@ def from_trajectories(
     logprobs = _at(sampled, flat.logprobs)
     rewards = [math.nan if t.reward is None else t.reward for t in trajectories]
     grounded = [t.grounded for t in trajectories]
+    oracle_turns = [t.oracle_turn for t in trajectories]
     return TurnBatch.checked(
         token_ids=flat.padded(flat.ids, fill=0),
         response_mask=sampled,
@@ -191,7 +195,56 @@ def from_trajectories(
         group_ids=torch.tensor(list(group_ids), dtype=torch.int64),
         rollout_logprobs=logprobs.clone(),
         grounded=None if None in grounded else torch.tensor(grounded, dtype=torch.bool),
+        oracle_turn=None if None in oracle_turns else torch.tensor(oracle_turns),
     )
+
+
+def anchor_ids(
+    trajectories: Sequence["Trajectory"], *, group_ids: Sequence[int], state: str = "observation"
+) -> Tensor:
+    """[B, T] int64: turns of a group that were taken in the same state share an id, 0, 1, ...
+
+    -1 where a trajectory has no such turn.  `state` "observation" is what the environment said
+    last before the turn, token by token, and before turn 0 the prompt.  "history", all tokens
+    before the turn, is the whole state, but one that hardly ever recurs: own words are in it.  The
+    price of the former is that turns with different knowledge are compared if they were told the
+    same last, such as that a search found nothing (GiGPO, arXiv 2505.10978, also groups by
+    observation).  Raises ValueError for no trajectories and for another number of group_ids.
+    """
+    _require_pairs("anchor_ids", trajectories, group_ids)
+    check_choice("anchor_ids", "state", state, STATES)
+    before = contexts if state == "history" else _observations
+    numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+    rows = [
+        [numbers.setdefault((group, ids), len(numbers)) for ids in before(trajectory)]
+        for group, trajectory in zip(group_ids, trajectories, strict=True)
+    ]
+    width = max(map(len, rows))
+    return torch.tensor([row + [-1] * (width - len(row)) for row in rows], dtype=torch.int64)
+
+
+def contexts(trajectory: "Trajectory") -> Iterator[tuple[int, ...]]:
+    """For each turn all ids before it, in order: what the policy read before it spoke."""
+    ids = trajectory.prompt_ids
+    for turn in trajectory.turns:
+        yield ids
+        ids = ids + turn.sampled_ids + turn.observation_ids
+
+
+def _observations(trajectory: "Trajectory") -> Iterator[tuple[int, ...]]:
+    """For each turn the ids of the observation before it, or of the prompt."""
+    ids = trajectory.prompt_ids
+    for turn in trajectory.turns:
+        yield ids
+        ids = turn.observation_ids
+
+
+def _require_pairs(
+    name: str, trajectories: Sequence["Trajectory"], group_ids: Sequence[int]
+) -> None:
+    if not trajectories or len(trajectories) != len(group_ids):
+        counts = f"{len(trajectories)} trajectories, {len(group_ids)} group_ids"
+        raise ValueError(f"{name}: {counts}; need at least one, and as many of each")
 
 
 class _Flat:

@@ -1,6 +1,7 @@
 """Tensors on disk with a checksum, and checkpoints made of them; safetensors, no pickle."""
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -12,6 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from turncredit.storage import atomic_path
+
+
+class OtherRun(ValueError):
+    """A checkpoint that is whole, and of another run than the one that asks for it."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -53,9 +58,11 @@ def save_checkpoint(
     step: int,
     *,
     extra: Mapping[str, Tensor] | None = None,
+    identity: Mapping[str, str] | None = None,
 ) -> None:
     """Write atomically; the checkpoint that lay there stays beside it as the previous one.
 
+    identity: what makes the run this one, by name; None leaves open whose checkpoint it is.
     extra: further tensors by name that the training goes on from, such as a running mean or a
     reference policy.  At every moment a whole checkpoint lies at `path`, once there was one; killed
     between two renamings, both names are one file until the next saving.
@@ -65,6 +72,9 @@ def save_checkpoint(
     for index, state in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{index}.{name}": torch.as_tensor(v) for name, v in state.items()}
     tensors |= {f"extra.{name}": value.contiguous() for name, value in (extra or {}).items()}
+    if identity is not None:  # as a tensor: the order of several metadata keys would not be fixed
+        text = json.dumps(dict(identity), sort_keys=True)
+        tensors["identity"] = torch.tensor(list(text.encode()), dtype=torch.uint8)
     fresh = path.with_name(f".{path.name}.next{path.suffix}")
     write_tensors(fresh, tensors)
     if path.exists():
@@ -88,20 +98,26 @@ def load_checkpoint(
     optimiser: torch.optim.Optimizer,
     *,
     extra: dict[str, Tensor] | None = None,
+    identity: Mapping[str, str] | None = None,
 ) -> int:
     """Restore policy, optimiser and the `extra` tensors, or nothing; returns the steps done.
 
-    What `extra` holds is restored in place, what only the file holds is added to it.  Raises
-    ValueError naming the file if it is truncated, altered, belongs to another policy, lacks a
-    tensor of `extra` or has it of another shape or type, or has any while `extra` is None.
+    What `extra` holds is restored in place, what only the file holds is added to it.  identity: of
+    the run that asks; None: whose checkpoint it is does not matter.  Raises ValueError naming the
+    file if it is truncated, altered, belongs to another policy, lacks a tensor of `extra` or has it
+    of another shape or type, or has any while `extra` is None; and OtherRun, a ValueError too, if
+    it was saved with another identity, or with none.
     """
     try:
         tensors = read_tensors(path)
+        _require_identity(path, identity, tensors)
         weights, found = _under("policy.", tensors), _under("extra.", tensors)
         require_shapes(policy, weights)
         state = _optimiser_state(optimiser, _under("optimiser.", tensors))
         _require_extra(extra, found)
         step = int(tensors["step"])
+    except OtherRun:
+        raise
     except (LookupError, ValueError) as error:
         advice = "delete it to start this run anew"
         raise ValueError(f"{path}: not a usable checkpoint ({error}); {advice}") from error
@@ -119,17 +135,22 @@ def load_newest(
     optimiser: torch.optim.Optimizer,
     *,
     extra: dict[str, Tensor] | None = None,
+    identity: Mapping[str, str] | None = None,
 ) -> tuple[int, list[str]]:
     """`load_checkpoint` of the file at `path`, or of the previous one if that is damaged.
 
     Returns the number of steps done and what was wrong with the checkpoint passed over, if one was.
-    Raises ValueError naming every file that lies there if none can be used.
+    Raises ValueError naming every file that lies there if none can be used, and OtherRun without a
+    look at the previous one: another run's checkpoint is no damage, and must not be overwritten.
     """
     complaints: list[str] = []
     for candidate in (path, previous_checkpoint(path)):
         if candidate.exists():
             try:
-                return load_checkpoint(candidate, policy, optimiser, extra=extra), complaints
+                step = load_checkpoint(candidate, policy, optimiser, extra=extra, identity=identity)
+                return step, complaints
+            except OtherRun:
+                raise
             except ValueError as error:
                 complaints.append(str(error))
     raise ValueError("; ".join(complaints) or f"{path}: no such checkpoint")
@@ -142,6 +163,22 @@ def require_shapes(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             raise ValueError(f"{name} has shape {found.get(name)}, not {wanted.get(name)}")
+
+
+def _require_identity(
+    path: Path, wanted: Mapping[str, str] | None, tensors: Mapping[str, Tensor]
+) -> None:
+    """Raise OtherRun, naming the first difference, unless the tensors are of the wanted run."""
+    if wanted is None:
+        return
+    found = {}
+    if "identity" in tensors:
+        found = json.loads(bytes(tensors["identity"].tolist()))
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            difference = f"its {name} is {found.get(name)!r}, not {value!r}"
+            advice = "move it away to start this run anew"
+            raise OtherRun(f"{path}: the checkpoint of another run ({difference}); {advice}")
 
 
 def _require_extra(wanted: Mapping[str, Tensor] | None, found: Mapping[str, Tensor]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from turncredit.answers import words
+from turncredit.environments.oracle import oracle_turn
 from turncredit.environments.protocol import Environment, Step
 from turncredit.params import require_positive, require_shares
 from turncredit.policies.protocol import Tokens
@@ -61,8 +62,9 @@ def demonstrate(
         turn = _scripted_turn(vocabulary, message, result)
         length += len(turn.sampled_ids) + len(turn.observation_ids)
         if length > max_tokens:  # the trajectory ends before this turn
+            wrong = oracle_turn(episode, len(turns))
             return Trajectory(
-                question.id, prompt_ids, tuple(turns), 0.0, False, "max_tokens", grounded
+                question.id, prompt_ids, tuple(turns), 0.0, False, "max_tokens", grounded, wrong
             )
         turns.append(turn)
         if result.stop_reason:
@@ -74,6 +76,7 @@ def demonstrate(
                 episode.success,
                 result.stop_reason,
                 episode.grounded,
+                oracle_turn(episode, len(turns)),
             )
         message = script.send(result.observation)
 

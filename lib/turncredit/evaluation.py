@@ -66,16 +66,22 @@ def evaluation_rows(
 
     `exact_match` comes with its binomial standard error; a share over no trajectory is NaN.
     """
-    hops = sorted({len(question.hops) for question in questions})
-    rows = [_row("all", trajectories)]
-    for count in hops if len(hops) > 1 else ():
-        rows.append(
-            _row(
-                str(count),
-                [t for q, t in zip(questions, trajectories, strict=True) if len(q.hops) == count],
-            )
-        )
-    return rows
+    pairs = list(zip(questions, trajectories, strict=True))
+    return [
+        _row(hops, [t for q, t in pairs if hops in ("all", str(len(q.hops)))])
+        for hops in hops_rows(questions)
+    ]
+
+
+def hops_rows(questions: Sequence[Question]) -> list[str]:
+    """The column `hops` of one evaluation's rows: "all", then each number if there are several.
+
+    >>> one, two = (Question("q", "?", ("a",), (None,) * n, "kind", "guess") for n in (1, 2))
+    >>> hops_rows([two, one, two]), hops_rows([one])
+    (['all', '1', '2'], ['all'])
+    """
+    numbers = sorted({len(question.hops) for question in questions})
+    return ["all", *map(str, numbers if len(numbers) > 1 else ())]
 
 
 def question_rows(questions: Sequence[Question], trajectories: Sequence[Trajectory]) -> list[dict]:

@@ -1,63 +1,20 @@
 """Experiments: every arm on every task with every seed, in parallel, resumable, never run twice."""
 
 import os
-import re
+from collections import Counter
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from turncredit import params, paths
+from turncredit import params
 from turncredit.code_version import code_hash
+from turncredit.estimates import estimate, measure_rates
 from turncredit.loggers import log_writers
 from turncredit.parallel import Report, in_parallel
+from turncredit.plans import Experiment, with_methods
 from turncredit.results import RunDirectory
 from turncredit.runs import Run, complete
 from turncredit.storage import exclusive, sha256_json
-from turncredit.tasks import open_task, warm_started_policy
-from turncredit.training import Method
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """The parameters of an experiment notebook."""
-
-    tier: str
-    notebook: str
-    """Name of the notebook, which is also its folder under results/<tier>."""
-    tasks: tuple[str, ...]
-    arms: dict[str, Method]
-    seeds: tuple[int, ...]
-    warm_start_seeds: tuple[int, ...]
-    """Seed s starts from warm start s modulo their number."""
-
-    def __post_init__(self) -> None:
-        for name in ("tasks", "arms", "seeds", "warm_start_seeds"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} is empty")
-        for name in ("tasks", "seeds"):
-            values = getattr(self, name)
-            if len(set(values)) < len(values):
-                raise ValueError(f"{name} = {list(values)} repeats one")
-        for name, folders in (
-            ("arms", self.arms),
-            ("tasks", self.tasks),
-            ("notebook", [self.notebook]),
-        ):
-            for folder in folders:
-                if not re.fullmatch(r"[A-Za-z0-9_-]+", folder):
-                    raise ValueError(
-                        f"{name}: {folder!r} names a folder; use letters, digits, _ and -"
-                    )
-        for arm, method in self.arms.items():
-            try:
-                method.rehearse()
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"arms.{arm}: {error}") from error
-
-    @property
-    def folder(self) -> Path:
-        """Where the runs lie."""
-        return paths.results(self.tier) / self.notebook
+from turncredit.tasks import Task, open_task, warm_started_policy
 
 
 @dataclass(frozen=True)
@@ -68,11 +25,22 @@ class Job:
     task: str
     arm: str
     seed: int
+    variant: str | None = None
+    """Which of the experiment's; None if it has none."""
+
+    @property
+    def varied_task(self) -> str:
+        """task[-variant], what tables and figures call the task."""
+        return self.task if self.variant is None else f"{self.task}-{self.variant}"
 
     @property
     def label(self) -> str:
-        """task/arm/seed_<s>, also the run's folder below the experiment's."""
-        return f"{self.task}/{self.arm}/seed_{self.seed}"
+        """task[-variant]/arm/seed_<s>, also the run's folder below the experiment's."""
+        return f"{self.varied_task}/{self.arm}/seed_{self.seed}"
+
+    def open_task(self) -> Task:
+        """The task of this run, changed as its variant says."""
+        return open_task(self.experiment.tier, self.task, self.experiment.changes(self.variant))
 
     @property
     def warm_start_seed(self) -> int:
@@ -82,12 +50,22 @@ class Job:
 
 
 def experiment_from(parameters: dict[str, Any]) -> Experiment:
-    """The experiment of a notebook's parameters, type-checked, its task files read."""
-    experiment = params.build(
-        Experiment, parameters, f"parameters of {parameters.get('notebook', 'the notebook')}"
-    )
-    for task in experiment.tasks:
-        open_task(experiment.tier, task)
+    """The experiment of a notebook's parameters, type-checked, its task files read.
+
+    Arms are methods by name, or a list of names in params/methods.yaml.
+    """
+    source = f"parameters of {parameters.get('notebook', 'the notebook')}"
+    experiment = params.build(Experiment, with_methods(parameters), source)
+    for job in _one_of_each_task(jobs_of(experiment)):
+        try:
+            job.open_task()
+        except ValueError as error:
+            where = "" if job.variant is None else f"variants.{job.variant}: "
+            raise ValueError(f"{where}{error}") from error
+    labels = Counter(job.label for job in jobs_of(experiment))
+    for label, times in labels.items():
+        if times > 1:
+            raise ValueError(f"{experiment.notebook}: two plans hold the run {label}")
     return experiment
 
 
@@ -95,43 +73,60 @@ def run_experiment(experiment: Experiment, *, workers: int | None = None) -> lis
     """Run what is missing or stale; returns the labels of the runs that had to be done.
 
     Warm starts come first, then the runs, `workers` at a time (default: TURNCREDIT_JOBS, else one a
-    core), each in a process of its own with one thread.  A bar shows the share of steps done, and
-    reward, entropy and search-first rate of the run that reported last.
+    core, and one where a policy is on a GPU), each in a process of its own with one thread.  A bar
+    shows the share of steps done, and reward, entropy and search-first rate of the run that
+    reported last.  Raises ValueError before any work if the memory does not suffice.
     """
     code = code_hash()
     jobs = [job for job in jobs_of(experiment) if not is_finished(job, code)]
-    starts = {
-        (open_task(experiment.tier, j.task).settings.warm_start_task, j.warm_start_seed): j
-        for j in jobs
-    }
-    workers = workers or _jobs_at_once()
+    starts = {(j.open_task().settings.warm_start_task, j.warm_start_seed): j for j in jobs}
+    predicted = [estimate(job.open_task()) for job in _one_of_each_task(jobs)]
+    shared = any(task.device.startswith("cuda") for task in predicted)
+    workers = workers or _jobs_at_once(1 if shared else os.cpu_count() or 1)
+    for task in predicted:
+        task.require_fits(processes=workers)
     log_writers(os.environ.get("TURNCREDIT_LOG", "").split(), experiment.folder, {})  # or refused
     in_parallel(prepare, [(job, code) for job in starts.values()], workers, "warm starts")
     in_parallel(run, [(job, code) for job in jobs], workers, "runs")
     return [job.label for job in jobs]
 
 
-def _jobs_at_once() -> int:
-    """TURNCREDIT_JOBS, or as many as there are cores; ValueError unless it is a number above 0."""
-    asked = os.environ.get("TURNCREDIT_JOBS", str(os.cpu_count() or 1))
+def predictions(experiment: Experiment) -> list[str]:
+    """What a step of each task takes at the most, in words; the rates are measured here and now."""
+    sentences = []
+    for job in {job.task: job for job in jobs_of(experiment)}.values():
+        predicted = estimate(job.open_task())
+        sentences.append(f"{job.task}: {predicted.sentence(measure_rates(predicted))}")
+    return sentences
+
+
+def _one_of_each_task(jobs: list[Job]) -> list[Job]:
+    return list({(job.task, job.variant): job for job in jobs}.values())
+
+
+def _jobs_at_once(default: int) -> int:
+    """TURNCREDIT_JOBS, or the default; ValueError unless it is a number above 0."""
+    asked = os.environ.get("TURNCREDIT_JOBS", str(default))
     if not asked.isdecimal() or int(asked) < 1:
         raise ValueError(f"TURNCREDIT_JOBS = {asked!r} is not a whole number above 0")
     return int(asked)
 
 
 def jobs_of(experiment: Experiment) -> list[Job]:
-    """Every run of an experiment: task by task, arms of one seed side by side."""
+    """Every run of an experiment: plan by plan, task by task, arms of one seed side by side."""
     return [
-        Job(experiment, task, arm, seed)
-        for task in experiment.tasks
-        for seed in experiment.seeds
-        for arm in experiment.arms
+        Job(experiment, task, arm, seed, variant)
+        for plan in experiment.plans
+        for task in plan.tasks
+        for variant in plan.variants or [None]
+        for seed in plan.seeds
+        for arm in plan.arms
     ]
 
 
 def prepare(job: Job, code: str, report: Report) -> None:
     """Make sure that the warm start of a job exists."""
-    task = open_task(job.experiment.tier, job.task)
+    task = job.open_task()
     total = task.settings.warm_start.steps
     label = f"{task.settings.warm_start_task}/{job.warm_start_seed}"
     warm_started_policy(
@@ -147,12 +142,12 @@ def run(job: Job, code: str, report: Report) -> None:
 
     Raises RuntimeError naming the process that has this run in hand, if another one has.
     """
-    task = open_task(job.experiment.tier, job.task)
+    task = job.open_task()
     directory = RunDirectory(job.experiment.folder / job.label)
     with exclusive(directory.path / ".lock", patience=_PATIENCE):
         if not is_finished(job, code):
             policy = warm_started_policy(task, job.warm_start_seed, code, lambda step, loss: None)
-            method, values = job.experiment.arms[job.arm], _identity_values(job)
+            method, values = job.experiment.method(job.arm), _identity_values(job)
             hashes = identity(job, code)
             complete(
                 Run(job.label, task, method, job.seed, directory, hashes, values), policy, report
@@ -169,14 +164,16 @@ def identity(job: Job, code: str) -> dict[str, str]:
 
 
 def _identity_values(job: Job) -> dict[str, Any]:
-    task = open_task(job.experiment.tier, job.task)
+    task = job.open_task()
     source = open_task(job.experiment.tier, task.settings.warm_start_task)
     return {
         "task": asdict(task.settings) | task.settings.kinds,
         "warm_start_task": asdict(source.settings) | source.settings.kinds,
         "warm_start_seed": job.warm_start_seed,
-        "method": asdict(job.experiment.arms[job.arm]),
+        "method": asdict(job.experiment.method(job.arm)),
         "seed": job.seed,
+        **({"contents": task.contents} if task.contents else {}),
+        **({"warm_start_contents": source.contents} if source.contents else {}),
         **({"tripwires": asdict(task.tripwires)} if task.tripwires else {}),
     }
 

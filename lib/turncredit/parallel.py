@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -36,16 +36,13 @@ def in_parallel(
         min(workers, len(calls)), mp_context=context, initializer=_start_worker, initargs=(reports,)
     )
     try:
-        futures = [pool.submit(_work, work, call) for call in calls]
-        with _bar(len(calls), title) as advance:
+        futures = [pool.submit(_work, work, job, call) for job, call in enumerate(calls)]
+        with _bar(len(calls), title) as (advance, move):
             while not all(future.done() for future in futures):
                 _drain(reports, advance)
-                for future in futures:
-                    if future.done():
-                        future.result()
+                _move_over_done(futures, move)
             _drain(reports, advance)
-        for future in futures:
-            future.result()
+            _move_over_done(futures, move)
     except BrokenProcessPool as error:
         reason = "a worker process died (killed, or out of memory)"
         raise RuntimeError(f"{title}: {reason}; run again to go on from the checkpoints") from error
@@ -55,6 +52,14 @@ def in_parallel(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _move_over_done(futures: Sequence[Future], move: Callable[[int, float], None]) -> None:
+    """Let the bar count jobs that are done as whole, also those that reported less, or nothing."""
+    for job, future in enumerate(futures):
+        if future.done():
+            future.result()
+            move(job, 1.0)
 
 
 _reports: Any = None
@@ -82,11 +87,12 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(work: Callable[..., None], call: tuple) -> None:
+def _work(work: Callable[..., None], job: int, call: tuple) -> None:
     gc.freeze()  # what is loaded by now stays: collections need not walk over it
 
     def report(label: str, done: int, total: int, shown: dict[str, float]) -> None:
-        _reports.put((label, done, total, {key: shown[key] for key in _SHOWN if key in shown}))
+        values = {key: shown[key] for key in _SHOWN if key in shown}
+        _reports.put((job, label, done, total, values))
 
     work(*call, report)
 
@@ -110,16 +116,23 @@ def _hand_over(report: tuple | str, advance: Callable[..., None]) -> None:
 
 
 @contextlib.contextmanager
-def _bar(jobs: int, title: str) -> Iterator[Callable[..., None]]:
-    """A progress bar over all jobs, in jobs; calls of the yielded function move it."""
-    shares: dict[str, float] = {}
+def _bar(jobs: int, title: str) -> Iterator[tuple[Callable[..., None], Callable[..., None]]]:
+    """A progress bar over all jobs, in jobs.
+
+    Calls of the first function yielded say what a job reports, of the second which share of it is
+    done; neither takes the bar back.
+    """
+    shares = [0.0] * jobs
     pause = 0.5 if sys.stderr.isatty() else 10
     with tqdm(total=jobs, desc=title, unit="run", mininterval=pause, file=sys.stderr) as bar:
 
-        def advance(label: str, done: int, total: int, shown: dict[str, float]) -> None:
-            shares[label] = done / total
+        def move(job: int, share: float) -> None:
+            shares[job] = max(shares[job], share)
+            bar.update(round(sum(shares), 2) - bar.n)
+
+        def advance(job: int, label: str, done: int, total: int, shown: dict[str, float]) -> None:
             values = " ".join(f"{name} {value:.2f}" for name, value in shown.items())
             bar.set_postfix_str(f"{label} {done}/{total} {values}", refresh=False)
-            bar.update(round(sum(shares.values()), 2) - bar.n)
+            move(job, done / total)
 
-        yield advance
+        yield advance, move

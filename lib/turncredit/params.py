@@ -1,7 +1,8 @@
 """Parameter files: YAML to frozen dataclasses, complete and strictly typed.
 
 No default lives in two places: the file is the value, the dataclass is the type.  A missing,
-unknown, repeated or wrong-typed key is a ValueError that names the file, the key and the value.
+unknown, repeated or wrong-typed key is a ValueError that names the file, the key and the value; so
+is a number that no computation can hold.
 """
 
 import dataclasses
@@ -45,6 +46,11 @@ class _StrictLoader(yaml.SafeLoader):
             seen.add(key)
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> float:
+        """A whole number; infinite from 400 digits on, since Python converts no thousands."""
+        text = self.construct_scalar(node)
+        return int(text) if len(text) < 400 else math.inf
+
 
 for _kind, _pattern, _first in (
     ("bool", r"true|false", "tf"),
@@ -54,26 +60,82 @@ for _kind, _pattern, _first in (
     _StrictLoader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_kind}", re.compile(rf"^(?:{_pattern})$"), _first
     )
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; ValueError naming the file if it is none."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        text = path.read_text(encoding="utf-8")
+        values = yaml.load(text, Loader=_StrictLoader)
+        if not isinstance(values, dict):
+            raise ValueError(f"expected keys and values, found {type(values).__name__}")
+        for key, value in values.items():
+            _require_size(value, str(key))
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such params file") from error
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, ValueError) as error:
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: {_complaint(error, text)}") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: nested too deeply, or within itself") from error
+    except (AttributeError, LookupError) as error:
+        raise ValueError(f"{path}: a value is not what its tag says ({error!r})") from error
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: expected keys and values, found {type(values).__name__}")
     return values
+
+
+def _require_size(value: Any, where: str) -> None:
+    """Refuse a number that is not finite or takes more than 64 bits, wherever in `value` it is."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _require_size(item, f"{where}.{key}")
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            _require_size(item, f"{where}[{number}]")
+    elif type(value) is int and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{where} is a number of {value.bit_length()} bits, which is too large")
+    elif type(value) is float and not math.isfinite(value):
+        raise ValueError(f"{where} is a number that is too large")
+
+
+def _complaint(error: yaml.YAMLError, text: str) -> str:
+    """What YAML says of a text that it cannot read, on one line: line, column and what is wrong."""
+    mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None:  # a character that may not stand in YAML at all
+        before = text[: getattr(error, "position", 0)]
+        line, column = before.count("\n"), len(before) - before.rfind("\n") - 1
+        what = str(error).split("\n")[0]
+    else:
+        line, column = mark.line, mark.column
+        if what is None or what.startswith("but found another document"):
+            what = f"{error.context}, {what}"
+    return f"line {line + 1}, column {column + 1}: {what}"
 
 
 def load(cls: type[T], path: Path) -> T:
     """Read `path` into the dataclass `cls`."""
     return build(cls, read_yaml(path), str(path))
+
+
+def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with those of `changes` in their place, mappings key by key.
+
+    A mapping that gives another `kind` takes the place of the whole one.
+
+    >>> changed({"world": {"prior": 0.5, "films": 60}, "steps": 9}, {"world": {"prior": 0.6}})
+    {'world': {'prior': 0.6, 'films': 60}, 'steps': 9}
+    """
+    result = dict(values)
+    for key, value in changes.items():
+        old = result.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        if both and value.get("kind", old.get("kind")) == old.get("kind"):
+            value = changed(old, value)
+        result[key] = value
+    return result
 
 
 def build(cls: type[T], values: Mapping[str, Any], source: str) -> T:
@@ -120,7 +182,11 @@ def convert(value: Any, hint: Any, where: str) -> Any:
             str(key): convert(item, arguments[1], f"{where}.{key}") for key, item in items.items()
         }
     if hint is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            size = f"a number of {value.bit_length()} bits"
+            raise ValueError(f"{where} is {size}, which is too large for a float") from error
     if hint is float and type(value) is float and not math.isfinite(value):
         raise ValueError(f"{where} = {value!r} is not a finite number")
     return _expect(value, hint, where, f"{hint.__name__}")

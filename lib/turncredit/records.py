@@ -55,11 +55,19 @@ class Trajectory:
     """answer, invalid, max_turns or max_tokens."""
     grounded: bool | None = None
     """Did the evidence for the answer ever reach the context?  None where a world cannot tell."""
+    oracle_turn: int | None = None
+    """First turn that was wrong by what the world knows, -1: none; None where it cannot tell."""
 
     def __post_init__(self) -> None:
         if self.reward is not None and not math.isfinite(self.reward):
             raise ValueError(
                 f"reward: {self.reward} for question {self.question_id}; use None if missing"
+            )
+
+        if self.oracle_turn is not None and not -1 <= self.oracle_turn < max(len(self.turns), 1):
+            raise ValueError(
+                f"oracle_turn: {self.oracle_turn} for question {self.question_id}, which has "
+                f"{len(self.turns)} turns"
             )
 
     @property

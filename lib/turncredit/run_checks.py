@@ -9,19 +9,21 @@ import pandas as pd
 from turncredit.code_version import code_hash
 from turncredit.experiment import Experiment, is_finished, jobs_of
 from turncredit.results import RunDirectory, read_table
-from turncredit.tasks import open_task
+from turncredit.tasks import TaskSettings
 from turncredit.training import TrainingSettings
 from turncredit.tripwires import FINISHED, NON_FINITE
+
+MAX_MISMATCH = {"float32": 1e-4, "bfloat16": 0.05}
+"""Nats between the log-probs of the rollout and of the training pass, on average over the tokens of
+a step, by the precision of the layers' products.  Both engines are ours, so that float32 leaves the
+last bits; bfloat16 keeps 8 bits, and a logit near 10 is rounded by up to 0.03."""
 
 
 def check_runs(experiment: Experiment) -> None:
     """Raise ValueError naming the first run that cannot be trusted.
 
-    Every run must be finished with today's parameters and code and have all its steps, no missing
-    reward, ratios that could move, and sampling and training engine in agreement (1e-4).  One that
-    a tripwire ended has the steps up to there, the last of them not finite if that was the reason.
-    A task's runs must share their evaluation set, and no run of other parameters may lie among
-    them.
+    Every run must be finished with today's parameters and code and pass `check_run`.  A task's runs
+    must share their evaluation set, and no run of other parameters may lie among them.
     """
     code, jobs = code_hash(), jobs_of(experiment)
     labels = {job.label for job in jobs}
@@ -34,32 +36,57 @@ def check_runs(experiment: Experiment) -> None:
     for job in jobs:
         if not is_finished(job, code):
             raise ValueError(f"run {job.label} is not finished with these parameters and this code")
-        rows = metrics.query("task == @job.task and arm == @job.arm and seed == @job.seed")
+        rows = metrics.query("task == @job.varied_task and arm == @job.arm and seed == @job.seed")
         manifest = RunDirectory(experiment.folder / job.label).read_manifest() or {}
-        settings = open_task(experiment.tier, job.task).settings.training
-        _check_run(rows, settings, job.label, manifest)
+        check_run(rows, job.open_task().settings, job.label, manifest)
     sets = evaluations.groupby("task")["evaluation_set"].nunique()
     for task in sets[sets != 1].index:
         raise ValueError(f"{task}: runs were evaluated on {sets[task]} different question sets")
 
 
-def _check_run(
-    rows: pd.DataFrame, settings: TrainingSettings, label: str, manifest: Mapping[str, Any]
+def check_run(
+    rows: pd.DataFrame, settings: TaskSettings, label: str, manifest: Mapping[str, Any]
 ) -> None:
-    moving = settings.updates_per_batch > 1 and rows["zero_variance_groups"].min() < 1
+    """Raise ValueError naming the run `label` if its metrics, one row per step, cannot be trusted.
+
+    It must have all its steps, no missing reward, ratios that could move, and a sampling and a
+    training engine that agree (`MAX_MISMATCH`).  One that a tripwire ended has the steps up to
+    there: the last of them need not be finite if that was the reason, and ratios need to have moved
+    only if there was a step at the full learning rate.
+    """
+    training = settings.training
     reason = manifest.get("stop_reason", FINISHED)
-    steps = settings.steps if reason == FINISHED else manifest["steps_done"]
+    steps = training.steps if reason == FINISHED else manifest["steps_done"]
     finite = rows.sort_values("step").head(steps - (reason == NON_FINITE))
+    allowed = MAX_MISMATCH[precision(settings)]
     complaints = {
         f"has {len(rows)} of {steps} steps": len(rows) != steps,
         "has missing rewards": rows["missing_rewards"].sum() > 0,
         "has a loss or gradient that is not a number": not np.isfinite(
             finite[["loss", "gradient_norm"]]
         ).all(axis=None),
-        "samples from another distribution than it trains": rows["mean_abs_logprob_diff"].max()
-        > 1e-4,
-        "never moved a ratio": moving and rows["ratio_max"].max() < 1.001,
+        **{f"has a {name} that is not a number": finite[name].isna().any() for name in _JUDGED},
+        f"samples from another distribution than it trains (more than {allowed} nats apart)": (
+            finite["mean_abs_logprob_diff"] > allowed
+        ).any(),
+        "never moved a ratio": _could_move(finite, training, reason)
+        and finite["ratio_max"].max() < 1.001,
     }
     for complaint, holds in complaints.items():
         if holds:
             raise ValueError(f"run {label} {complaint}")
+
+
+_JUDGED = ("missing_rewards", "mean_abs_logprob_diff", "ratio_max", "zero_variance_groups")
+
+
+def precision(settings: TaskSettings) -> str:
+    """In which precision a task's policy computes its layers; a tiny one knows float32 alone."""
+    return "float32" if settings.policy.KIND == "tiny" else settings.policy.dtype
+
+
+def _could_move(rows: pd.DataFrame, training: TrainingSettings, reason: str) -> bool:
+    """Whether a second update saw a policy that an earlier one had had time to change."""
+    if training.updates_per_batch == 1 or not (rows["zero_variance_groups"] < 1).any():
+        return False
+    return reason == FINISHED or len(rows) > training.warmup_steps

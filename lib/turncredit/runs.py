@@ -5,11 +5,8 @@ writing is whole or absent, and the next call goes on to the same bytes.
 """
 
 import contextlib
-import copy
 import os
-import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -24,6 +21,7 @@ from turncredit.evaluation import (
     evaluate,
     evaluation_rows,
     evaluation_set_hash,
+    hops_rows,
     question_rows,
 )
 from turncredit.loggers import log_writers
@@ -31,8 +29,8 @@ from turncredit.parallel import Report
 from turncredit.policies.protocol import Policy
 from turncredit.records import write_trajectories
 from turncredit.results import RunDirectory, stored, write_table
+from turncredit.run_ledger import Ledger
 from turncredit.signals import token_rates
-from turncredit.storage import read_mapping, write_json
 from turncredit.tasks import Task
 from turncredit.training import Method, StepLog, new_optimiser, train
 from turncredit.tripwires import FINISHED, NON_FINITE, Stop, Tripwires, repeated_turns
@@ -62,14 +60,19 @@ class Learner:
     optimiser: torch.optim.Optimizer
     memory: dict[str, Tensor]
     """What the method keeps of earlier steps; {} before the first."""
+    ledger: Ledger
+    """Whose checkpoints they are, and what the run had spent at each."""
 
     def save(self, path: Path, step: int) -> None:
         """Write a checkpoint after `step` steps."""
-        save_checkpoint(path, self.policy, self.optimiser, step, extra=self.memory)
+        self.ledger.note(step)
+        state = {"extra": self.memory, "identity": self.ledger.hashes}
+        save_checkpoint(path, self.policy, self.optimiser, step, **state)
 
     def load(self, path: Path) -> tuple[int, list[str]]:
         """See `load_newest`."""
-        return load_newest(path, self.policy, self.optimiser, extra=self.memory)
+        state = {"extra": self.memory, "identity": self.ledger.hashes}
+        return load_newest(path, self.policy, self.optimiser, **state)
 
 
 def complete(run: Run, policy: Policy, report: Report) -> None:
@@ -79,22 +82,23 @@ def complete(run: Run, policy: Policy, report: Report) -> None:
     that was not finite: no policy is left to evaluate or to save, so the final evaluation is
     missing (`evaluated_at` is null in the manifest) and the last good checkpoint stays.
     """
-    started = time.time()
-    failed_before = Counter(run.task.environment.failures)
+    ledger = Ledger(
+        run.directory.path / "begun.json", run.hashes, lambda: run.task.environment.failures
+    )
     settings = run.task.settings.training
-    reference = copy.deepcopy(policy) if settings.kl else None  # the policy as training found it
-    learner = Learner(policy, new_optimiser(policy, settings), {})
-    start, damaged = _resume(run, learner)
+    reference = policy.frozen_copy() if settings.kl else None  # the policy as training found it
+    learner = Learner(policy, new_optimiser(policy, settings), {}, ledger)
+    start = _resume(run, learner)
     if start == 0:
         _evaluate(run, policy, 0)
     with _live_logs(run, report) as tell:
         done, stop = _train(run, learner, reference, start, tell)
     facts = {
         "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "seconds": round(time.time() - started, 1),
+        "seconds": ledger.seconds,
         "resumed_at": start,
-        "damaged_checkpoints": damaged,
-        "failures": dict(Counter(run.task.environment.failures) - failed_before),
+        "damaged_checkpoints": ledger.damages,
+        "failures": ledger.failures,
     }
     run.directory.finish(_description(run) | _ending(done, stop) | facts)
 
@@ -121,10 +125,8 @@ def _train(
     run: Run, learner: Learner, reference: Policy | None, start: int, report: Report
 ) -> tuple[int, Stop | None]:
     """The steps from `start` on; returns the number of steps done in all and what ended them."""
-    task, wires = run.task, Tripwires(run.task.tripwires)
-    stop, done = None, start
-    for row in run.directory.read("metrics.csv"):
-        stop = wires.see(row)
+    task, done = run.task, start
+    wires, stop = _replayed(run)
     if stop:  # the run was killed between its last step and its manifest
         return start, stop
     for log in train(
@@ -150,6 +152,14 @@ def _train(
             warnings.warn(_announcement(run, log.step, stop), stacklevel=1)
             break
     return done, stop
+
+
+def _replayed(run: Run) -> tuple[Tripwires, Stop | None]:
+    """The tripwires after the steps that are done, and what they say of the last one."""
+    wires, stop = Tripwires(run.task.tripwires), None
+    for row in run.directory.read("metrics.csv"):
+        stop = wires.see(row)
+    return wires, stop
 
 
 def _evaluate_and_save(run: Run, learner: Learner, done: int, *, last: bool) -> None:
@@ -208,29 +218,33 @@ def _description(run: Run) -> dict[str, Any]:
     }
 
 
-def _resume(run: Run, learner: Learner) -> tuple[int, list[int]]:
-    """Steps already done by an interrupted run with the same hashes; 0 after clearing any other.
-
-    With them come the steps at which the run, now or earlier, went on from its previous checkpoint
-    because the newest was damaged.
-    """
-    directory, begun = run.directory, run.directory.path / "begun.json"
+def _resume(run: Run, learner: Learner) -> int:
+    """Steps already done by an interrupted run with the same hashes; 0 after clearing any other."""
+    directory, ledger = run.directory, learner.ledger
     directory.sweep()
-    noted = read_mapping(begun, "delete it to start this run anew") or {}
-    damaged = noted.pop("damaged_checkpoints", [])
-    if noted != run.hashes or not directory.can_resume():
+    if not ledger.continues() or not directory.can_resume():
         directory.start()
-        write_json(begun, run.hashes)
-        return 0, []
+        ledger.begin()
+        return 0
     step, complaints = learner.load(directory.checkpoint)
     if complaints:
         text = f"run {run.label} goes on from its previous checkpoint, at step {step}"
         warnings.warn(f"{text}: {complaints[0]}", stacklevel=1)
-        damaged = [*damaged, step]
-        write_json(begun, run.hashes | {"damaged_checkpoints": damaged})
+        ledger.damaged(step)
         previous_checkpoint(directory.checkpoint).replace(directory.checkpoint)
     directory.rewind(step)
-    return step, damaged
+    directory.require_rows("eval.csv", _evaluation_keys(run, step))
+    ledger.go_on(step)
+    return step
+
+
+def _evaluation_keys(run: Run, done: int) -> list[tuple[str, str]]:
+    """Step and hops of every row that eval.csv has after `done` steps, in order."""
+    settings = run.task.settings
+    ended = done == settings.training.steps or _replayed(run)[1] is not None
+    due = range(0, done + 1, settings.evaluation.every)
+    steps = [*due, *([done] if ended and done not in due else [])]
+    return [(str(step), hops) for step in steps for hops in hops_rows(_questions(run.task))]
 
 
 def _evaluate(run: Run, policy: Policy, step: int) -> None:

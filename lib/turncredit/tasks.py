@@ -3,13 +3,14 @@
 An experiment compares methods on a task; what is tuned lives here, so no arm can be tuned alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from turncredit import params, paths
+from turncredit.contents import content_hashes, content_stamps
 from turncredit.demonstrations import DemonstrationSettings, demonstrate
 from turncredit.environments import (
     DeepResearch,
@@ -64,7 +65,7 @@ class FactbookSettings:
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """The contents of `params/<tier>/tasks/<task>.yaml`."""
+    """The contents of `params/<tier>/tasks/<task>.yaml`, which may extend another task's."""
 
     world: SyntheticWorld | FactbookSettings | FileSettings
     environment: DeepResearchSettings | SearchR1Settings
@@ -123,6 +124,8 @@ class Task:
     vocabulary: Tokens
     tripwires: TripwireSettings | None
     """The section `tripwires` of the file, which may be absent; None: only `non_finite`."""
+    contents: dict[str, str]
+    """Hashes of the files that the settings name, by key; see `content_hashes`."""
 
     def new_policy(self, seed: int) -> Policy:
         """The policy of this task before any warm start; the seed draws what is not read.
@@ -166,14 +169,31 @@ def task_path(tier: str, name: str) -> Path:
     return paths.params(tier) / "tasks" / f"{name}.yaml"
 
 
-def open_task(tier: str, name: str) -> Task:
+def task_values(tier: str, name: str, *, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What a task's params file says, upon what the file says that its key `extends` names.
+
+    Raises ValueError naming the file if tasks extend each other in a circle.
+    """
+    path = task_path(tier, name)
+    values = params.read_yaml(path)
+    base = values.pop("extends", None)
+    if base is None:
+        return values
+    above = (*extended_by, name)
+    if not isinstance(base, str) or base in above:
+        raise ValueError(f"{path}: extends = {base!r} is not the name of another task")
+    return params.changed(task_values(tier, base, extended_by=above), values)
+
+
+def open_task(tier: str, name: str, changes: Mapping[str, Any] | None = None) -> Task:
     """Read a task's params and build its world, environment and vocabulary.
 
+    changes: values by section and key that take the place of the file's.
     Unchanged files give the same task again; edited ones, of the world too, are read anew.
     Raises ValueError naming the file and what no task can be made of.
     """
     path = task_path(tier, name)
-    values = params.read_yaml(path)
+    values = params.changed(task_values(tier, name), changes or {})
     wires = values.pop("tripwires", None)
     settings = params.build(TaskSettings, values, str(path))
     tripwires = params.convert(wires, TripwireSettings | None, f"{path}: tripwires")
@@ -181,11 +201,31 @@ def open_task(tier: str, name: str) -> Task:
         raise ValueError(
             f"{path}: warm_start_task = {settings.warm_start_task!r} is no task of tier {tier}"
         )
+    if changes or name != settings.warm_start_task:
+        _require_demonstrations(tier, settings.warm_start_task)
+    else:
+        _require_hops(path, settings)
     try:
-        stamps = settings.world.stamps() if settings.world.KIND == "files" else ()
-        return _open(tier, name, settings, tripwires, stamps)
+        return _open(tier, name, settings, tripwires, content_stamps(settings))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _require_demonstrations(tier: str, name: str) -> None:
+    """Refuse a warm start on a task whose questions no script can follow; see `_require_hops`."""
+    values = task_values(tier, name)
+    values.pop("tripwires", None)
+    path = task_path(tier, name)
+    _require_hops(path, params.build(TaskSettings, values, str(path)))
+
+
+def _require_hops(path: Path, settings: TaskSettings) -> None:
+    """ValueError for demonstrations of questions that tell no hops, as those of files."""
+    if settings.warm_start.steps and settings.world.KIND == "files":
+        raise ValueError(
+            f"{path}: warm_start.steps = {settings.warm_start.steps} must be 0: questions of "
+            "world.kind = 'files' tell no hops, which demonstrations follow"
+        )
 
 
 @lru_cache(maxsize=8)
@@ -202,7 +242,10 @@ def _open(
         world = FactbookWorld(**asdict(world))
     elif world.KIND == "files":
         world = world.open()
-    world.evaluation_questions(settings.evaluation.questions)  # or there are not so many
+    try:
+        world.evaluation_questions(settings.evaluation.questions)
+    except ValueError as error:
+        raise ValueError(f"evaluation.questions: {error}") from error
     if settings.withheld_share > 0:
         world = WithheldEvidence(world, settings.withheld_share)
     environment = disturbed(_environment(world, settings), settings.disturbances)
@@ -210,7 +253,8 @@ def _open(
         vocabulary = tag_vocabulary(environment.actions, [*environment.words, *world.words])
     else:
         vocabulary = _model_tokens(settings, world, environment)
-    return Task(name, tier, settings, world, environment, vocabulary, tripwires)
+    contents = content_hashes(settings)
+    return Task(name, tier, settings, world, environment, vocabulary, tripwires, contents)
 
 
 def _model_tokens(settings: TaskSettings, world: World, environment: Environment) -> Tokens:
@@ -256,7 +300,8 @@ def warm_started_policy(
     identity = {
         name: value for name, value in asdict(source.settings).items() if name in _WARM_START_FIELDS
     }
-    key = sha256_json([source.settings.kinds, identity, seed, code])[:16]
+    files = [source.contents] if source.contents else []
+    key = sha256_json([source.settings.kinds, identity, seed, code, *files])[:16]
     path = paths.cache() / "warm_starts" / f"{task.tier}-{source.name}-{seed}-{key}.safetensors"
     policy = task.new_policy(seed)
     if source.settings.warm_start.steps == 0:

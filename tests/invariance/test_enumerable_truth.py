@@ -32,7 +32,7 @@ PLANNED = (
 PLANNED_WEIGHTS = (
     "none suffix_mask random_suffix oracle_suffix drop_failed scale_failed scale_ungrounded"
     " high_entropy_turns high_is_turns aem aem_shuffle aem_reverse aem_traj_norm aem_batch_norm"
-    " keep_entropy_up keep_entropy_down"
+    " keep_entropy_up keep_entropy_down aem_corrected"
 ).split()
 WHOLE_BATCH = {"reinforce_pp", "reinforce_pp_baseline", "gae", "empg", "aepo", "adrs"}
 """Statistics over the batch (`gae` unless told otherwise): each group is a batch of its own."""
@@ -119,7 +119,7 @@ class Case:
         ratios = (other - logprobs).tolist()
         advantages = exact.values(self.tree, self.logits).turn_advantages.tolist()
         values = exact.values(self.tree, self.logits, turn_rewards=True).decisions.tolist()
-        numbers = (entropies, ratios, values, advantages)
+        numbers = (entropies, (-logprobs).tolist(), ratios, values, advantages)
         return [Trace.of(self.tree, path, *numbers) for path in self.tree.paths]
 
     @cached_property
@@ -207,6 +207,8 @@ class Trace:
     """Word choices of all turns in order."""
     entropies: tuple[float, ...]
     """Of the decision behind each word."""
+    surprisals: tuple[float, ...]
+    """Of each word."""
     log_ratios: tuple[float, ...]
     """Of each word, the other policy of the batch over this one."""
     values: tuple[float, ...]
@@ -221,11 +223,12 @@ class Trace:
         tree: Tree,
         path: Path,
         entropies: Sequence[float],
+        surprisals: Sequence[float],
         log_ratios: Sequence[float],
         values: Sequence[float],
         advantages: Sequence[float],
     ) -> "Trace":
-        """From numbers by decision, by word choice, by decision and by response."""
+        """From numbers by decision, by word choice twice, by decision and by response."""
         said = [tree.responses[number] for number in path.responses]
         place = {(d.state, d.prefix): n for n, d in enumerate(tree.decisions)}
         decisions = [(r.state, r.words[:n]) for r in said for n in range(len(r.words))]
@@ -239,6 +242,7 @@ class Trace:
             tuple(len(response.words) for response in said),
             tuple(choices),
             tuple(entropies[place[decision]] for decision in decisions),
+            tuple(surprisals[choice] for choice in choices),
             tuple(log_ratios[choice] for choice in choices),
             tuple(values[place[decision]] for decision in decisions),
             any(response.state in tree.evidence for response in said),
@@ -760,6 +764,33 @@ def aem_traj_norm(group: list[Trace]) -> list[list[float]]:
     return [modulated(trace.turn_entropies()) for trace in group]
 
 
+def aem_corrected(group: list[Trace]) -> list[list[float]]:
+    """Openings against the group's mean sum of entropies, later turns against their own."""
+    sums = [
+        [[length * mean for length, mean in zip(t.lengths, t.turn_means(words), strict=True)]
+         for words in (t.surprisals, t.entropies)]
+        for t in group
+    ]  # fmt: skip
+    opening = statistics.fmean(predictable[0] for _, predictable in sums)
+    excess = [
+        [s - (p if turn else opening) for turn, (s, p) in enumerate(zip(*rows, strict=True))]
+        for rows in sums
+    ]
+    flat = [value for row in excess for value in row]
+    low, high = min(flat), max(flat)
+    if high - low < 0.1 or low >= 0 or high <= 0:
+        return [[1.0] * len(row) for row in excess]
+    lost = [1 - math.exp(-value / (high - low)) if value > 0 else 0.0 for value in flat]
+    need = sum(-value for value in flat if value < 0)
+    scale = min(1.0, (math.e - 1) / (-low / need * sum(lost)))
+
+    def alpha(value: float) -> float:
+        taken = 1 - math.exp(-value / (high - low)) if value > 0 else 0.0
+        return 1 + scale * (max(-value, 0.0) / need * sum(lost) - taken)
+
+    return [[alpha(value) for value in row] for row in excess]
+
+
 def kept(direction: int) -> Weights:
     """Responses whose A * (alpha - 1) has this sign."""
 
@@ -840,6 +871,7 @@ WEIGHTS_AS_DEFINED: dict[str, tuple[dict, Weights]] = {
     "aem_reverse": ({}, aem_reverse),
     "aem_traj_norm": ({}, aem_traj_norm),
     "aem_batch_norm": ({}, aem),
+    "aem_corrected": ({}, aem_corrected),
     "keep_entropy_up": ({}, kept(-1)),
     "keep_entropy_down": ({}, kept(1)),
 }
@@ -910,7 +942,9 @@ def test_shuffled_coefficients_are_one_on_average():
 
 
 @every_case
-@pytest.mark.parametrize("weight", ["aem", "aem_reverse", "aem_shuffle", "aem_traj_norm"])
+@pytest.mark.parametrize(
+    "weight", ["aem", "aem_reverse", "aem_shuffle", "aem_traj_norm", "aem_corrected"]
+)
 def test_aem_calibrates_itself(weight, name, size):
     """The coefficients of a scope average to 1 over its responses, in every possible group."""
     need(TURN_WEIGHTS, weight)

@@ -29,7 +29,15 @@ from pipeline.tiny_runs import (
 )
 
 from turncredit import experiment, run_checks, runs
-from turncredit.experiment import Experiment, Job, experiment_from, run, run_experiment
+from turncredit.experiment import (
+    Job,
+    experiment_from,
+    jobs_of,
+    run,
+    run_experiment,
+)
+from turncredit.plans import Experiment
+from turncredit.results import RunDirectory
 from turncredit.run_checks import check_runs
 
 # --- never twice, and again when stale
@@ -325,6 +333,9 @@ def test_workers_busy_or_idle_end_when_their_parent_is_killed(home, tmp_path, ho
 # --- what may be asked
 
 
+PLAN = {"tasks": ["tiny"], "variants": {}, "arms": {"grpo": PLAIN}, "seeds": [7]}
+
+
 @pytest.mark.parametrize("name", ["tasks", "arms", "seeds", "warm_start_seeds"])
 def test_an_empty_axis_is_refused_by_name(home, name):
     with pytest.raises(ValueError, match=f"10_try: {name} is empty"):
@@ -344,11 +355,45 @@ def test_an_empty_axis_is_refused_by_name(home, name):
         ({"arms": {"grpo": PLAIN | {"objective": "nonsense"}}}, "nonsense"),
         ({"arms": {"grpo": PLAIN | {"objective_options": {"clip": 1.0}}}}, "clip"),
         ({"arms": {"a/b": PLAIN}}, "a/b"),
+        ({"variants": {"a/b": {}}}, "a/b"),
+        ({"variants": {"hard": {"world": {"pryor": 0.5}}}}, r"variants\.hard: .*pryor"),
+        ({"variants": {"hard": {"world": {"prior": 1.5}}}}, r"variants\.hard: .*prior = 1\.5"),
+        ({"variants": {"hard": 3}}, "hard"),
+        ({"further": [{"tasks": ["tiny"]}]}, r"further\[0\]: key 'variants' is missing"),
+        ({"further": [PLAN | {"seeds": []}]}, r"further\[0\]: seeds is empty"),
+        ({"further": [PLAN | {"tasks": ["absent"]}]}, r"absent\.yaml: no such params file"),
+        ({"further": [PLAN | {"seeds": [0]}]}, "two plans hold the run tiny/grpo/seed_0"),
+        ({"further": [PLAN | {"arms": {"grpo": PLAIN | {"base": "rloo"}}}]}, "not the same in all"),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_runs(home, changes, named):
     with pytest.raises(ValueError, match=named):
         experiment_from(parameters(**changes))
+
+
+def test_variants_are_runs_of_their_own_on_a_changed_task_from_the_same_warm_start(home, inline):
+    changes = {"short": {"training": {"steps": 1}}, "long": {"training": {"steps": 2}}}
+    asked = experiment_from(parameters(variants=changes))
+    assert run_experiment(asked) == ["tiny-short/grpo/seed_0", "tiny-long/grpo/seed_0"]
+    done = [RunDirectory(asked.folder / job.label).read_manifest() for job in jobs_of(asked)]
+    assert [manifest["steps_done"] for manifest in done] == [1, 2]
+    assert [manifest["params"]["task"]["training"]["steps"] for manifest in done] == [1, 2]
+    assert len(list((home / "cache" / "warm_starts").glob("*.safetensors"))) == 1
+    check_runs(asked)  # which finds the rows of each variant
+    changes["short"] = {"training": {"steps": 3}}
+    again = experiment_from(parameters(variants=changes))
+    assert run_experiment(again) == ["tiny-short/grpo/seed_0"], "the other one is as it was"
+
+
+def test_further_plans_are_run_after_the_first(home):
+    further = [PLAN | {"arms": {"rloo": PLAIN | {"base": "rloo"}}, "variants": {"a": {}, "b": {}}}]
+    asked = experiment_from(parameters(further=further))
+    assert [job.label for job in jobs_of(asked)] == [
+        "tiny/grpo/seed_0",
+        "tiny-a/rloo/seed_7",
+        "tiny-b/rloo/seed_7",
+    ]
+    assert [asked.method(job.arm).base for job in jobs_of(asked)] == ["grpo", "rloo", "rloo"]
 
 
 def test_seeds_share_warm_starts_by_remainder(home):

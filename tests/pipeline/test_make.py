@@ -20,9 +20,12 @@ from turncredit import paths
 
 REPOSITORY = paths.PACKAGE.parents[1]
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-CORE = re.search(r"^CORE := (.*)$", MAKEFILE, re.MULTILINE)[1].split()
+CORE, MORE, FIGURES, REPORT = (
+    re.search(rf"^{name} := (.*)$", MAKEFILE, re.MULTILINE)[1].split()
+    for name in ("CORE", "MORE", "FIGURES", "REPORT")
+)
 EXPERIMENTS = [name for name in CORE if name.startswith("1")]
-FIGURES = re.search(r"^FIGURES := (.*)$", MAKEFILE, re.MULTILINE)[1].strip()
+LAST = [*FIGURES, *REPORT]
 
 STUB_RUNNER = """
 import argparse, os, pathlib, signal, sys, time
@@ -52,11 +55,12 @@ def checkout(tmp_path):
         source = REPOSITORY / name
         copy = shutil.copytree if source.is_dir() else shutil.copy
         copy(source, tmp_path / name)
-    for name in [*CORE, FIGURES]:
+    for name in [*CORE, *MORE, *LAST]:
         write(tmp_path / "notebooks" / f"{name}.ipynb", "fine")
         for tier in ("cpu", "smoke"):
             write(tmp_path / "params" / tier / f"{name}.yaml", "x: 1\n")
     write(tmp_path / "params" / "cpu" / "tasks" / "synthetic.yaml", "x: 1\n")
+    write(tmp_path / "params" / "methods.yaml", "x: 1\n")
     write(tmp_path / "lib" / "turncredit" / "__init__.py", "")
     write(tmp_path / "lib" / "turncredit" / "notebook_runner.py", STUB_RUNNER)
     return tmp_path
@@ -105,10 +109,27 @@ def done(folder: Path, tier: str = "cpu") -> set[str]:
 def test_reproduce_runs_each_notebook_once_and_the_figures_last(checkout):
     outcome = make(checkout, "reproduce")
     assert outcome.returncode == 0, outcome.stderr
-    assert calls(checkout) == [*CORE, FIGURES]
-    assert done(checkout) == {*CORE, FIGURES}
+    assert calls(checkout) == [*CORE, *LAST]
+    assert done(checkout) == {*CORE, *LAST}
     assert make(checkout, "reproduce").returncode == 0
     assert calls(checkout) == []
+
+
+def test_reproduce_all_adds_the_rest_and_draws_the_figures_after_it(checkout):
+    outcome = make(checkout, "reproduce-all")
+    assert outcome.returncode == 0, outcome.stderr
+    ran = calls(checkout)
+    assert sorted(ran) == sorted([*CORE, *MORE, *LAST])
+    assert ran[-2:] == LAST
+    for earlier, later in (("10_", "11_"), ("10_", "12_"), ("12_", "15_"), ("10_", "14_")):
+        places = [next(i for i, n in enumerate(ran) if n.startswith(p)) for p in (earlier, later)]
+        assert places[0] < places[1]
+    assert make(checkout, "reproduce-all").returncode == 0
+    assert calls(checkout) == []
+    time.sleep(0.02)
+    (checkout / "params" / "cpu" / f"{MORE[0]}.yaml").touch()
+    assert make(checkout, "reproduce-all").returncode == 0
+    assert calls(checkout) == [MORE[0], "15_what_is_missing", *LAST]
 
 
 @pytest.mark.parametrize("how", ["FAIL", "KILLED"])
@@ -117,25 +138,27 @@ def test_a_failure_is_non_zero_leaves_no_target_and_only_the_missing_reruns(chec
     outcome = make(checkout, "reproduce")
     assert outcome.returncode != 0
     assert CORE[1] not in done(checkout)
-    assert FIGURES not in done(checkout)
+    assert not {*LAST} & done(checkout)
     ran = calls(checkout)
     write(checkout / "notebooks" / f"{CORE[1]}.ipynb", "fine")
     assert make(checkout, "reproduce").returncode == 0
     finished_before = [name for name in ran if name != CORE[1]]
     assert calls(checkout) == [
         *(name for name in CORE if name not in finished_before),
-        FIGURES,
+        *LAST,
     ]
 
 
 @pytest.mark.parametrize(
     ("changed", "reruns"),
     [
-        (f"params/cpu/{CORE[2]}.yaml", [CORE[2], FIGURES]),
-        (f"notebooks/{CORE[0]}.ipynb", [CORE[0], FIGURES]),
-        (f"params/cpu/{FIGURES}.yaml", [*EXPERIMENTS, FIGURES]),
-        ("params/cpu/tasks/synthetic.yaml", [*CORE, FIGURES]),
-        ("lib/turncredit/__init__.py", [*CORE, FIGURES]),
+        (f"params/cpu/{CORE[2]}.yaml", [CORE[2], *LAST]),
+        (f"notebooks/{CORE[0]}.ipynb", [CORE[0], CORE[1], *LAST]),
+        (f"params/cpu/{FIGURES[0]}.yaml", [*EXPERIMENTS, *LAST]),
+        (f"params/cpu/{REPORT[0]}.yaml", REPORT),
+        ("params/cpu/tasks/synthetic.yaml", [*CORE, *LAST]),
+        ("params/methods.yaml", [*CORE, *LAST]),
+        ("lib/turncredit/__init__.py", [*CORE, *LAST]),
         (f"params/smoke/{CORE[2]}.yaml", []),
     ],
 )
@@ -148,10 +171,10 @@ def test_a_change_reruns_what_depends_on_it(checkout, changed, reruns):
     assert calls(checkout) == reruns
 
 
-def test_smoke_is_reproduce_with_the_smoke_parameters(checkout):
+def test_smoke_is_everything_with_the_smoke_parameters(checkout):
     outcome = make(checkout, "smoke")
     assert outcome.returncode == 0, outcome.stderr
-    assert done(checkout, "smoke") == {*CORE, FIGURES}
+    assert done(checkout, "smoke") == {*CORE, *MORE, *LAST}
     assert not (checkout / "results" / "cpu").exists()
     assert all("params/smoke/" in line for line in call_lines(checkout))
 
@@ -159,8 +182,8 @@ def test_smoke_is_reproduce_with_the_smoke_parameters(checkout):
 def test_parallel_notebooks_get_one_core_each_and_a_lone_one_all(checkout):
     make(checkout, "-j2", "reproduce")
     parallel = call_lines(checkout)
-    assert sorted(line.split()[0] for line in parallel) == sorted([*CORE, FIGURES])
-    assert parallel[-1].startswith(FIGURES)
+    assert sorted(line.split()[0] for line in parallel) == sorted([*CORE, *LAST])
+    assert [line.split()[0] for line in parallel[-2:]] == LAST
     assert all(line.endswith(" jobs=1") for line in parallel)
     for target in ("reproduce", "smoke"):  # smoke is a make inside make
         shutil.rmtree(checkout / "results")
@@ -175,7 +198,7 @@ def test_figures_need_no_training_artefacts_and_always_run(checkout):
     for _ in range(2):
         outcome = make(checkout, "figures")
         assert outcome.returncode == 0, outcome.stderr
-        assert calls(checkout) == [FIGURES]
+        assert calls(checkout) == FIGURES
 
 
 def test_a_results_folder_that_cannot_be_written_is_one_sentence(checkout):
@@ -214,7 +237,7 @@ def test_clean_keeps_the_reference_results(checkout):
     make(checkout, "smoke")
     write(checkout / "results/cpu/notebooks/a.failed.ipynb", "")
     assert make(checkout, "clean").returncode == 0
-    assert done(checkout) == {*CORE, FIGURES}
+    assert done(checkout) == {*CORE, *LAST}
     assert not (checkout / "results" / "smoke").exists()
 
 

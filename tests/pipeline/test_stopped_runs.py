@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
+import yaml
 from pipeline.tiny_runs import (
     CODE,
     PLAIN,
@@ -52,6 +53,15 @@ def unbroken(home) -> dict[str, bytes]:
     for path in directory(home).path.iterdir():
         path.unlink()
     return whole
+
+
+def unbroken_manifest(home) -> dict:
+    """The manifest of a run that nobody stopped; its folder is empty afterwards."""
+    run(job(), CODE, silent)
+    manifest = manifest_of(home)
+    for path in directory(home).path.iterdir():
+        path.unlink()
+    return manifest
 
 
 def stopped_with_two_checkpoints(home) -> RunDirectory:
@@ -130,6 +140,77 @@ def test_what_a_killed_writer_left_half_made_is_swept_away(home):
     left = {path.name for path in stopped.path.iterdir()}
     assert not left & set(halves)
     assert ".metrics.csv.swp" in left
+
+
+def test_a_checkpoint_of_another_seed_is_refused_and_stays(home):
+    """It has the same shapes, so that nothing but its identity tells it from the run's own."""
+    other = job(seeds=[0, 1])
+    other = replace(other, seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        run(other, CODE, interrupt_after(5))
+    stopped = stopped_with_two_checkpoints(home)
+    foreign = directory(home, "tiny/grpo/seed_1").checkpoint.read_bytes()
+    stopped.checkpoint.write_bytes(foreign)
+    with pytest.raises(ValueError, match=r"seed_0/checkpoint\.safetensors: .* of another run") as e:
+        run(job(), CODE, silent)
+    assert "\n" not in str(e.value)
+    assert stopped.checkpoint.read_bytes() == foreign
+
+
+def test_a_lost_or_doubled_row_of_an_evaluation_is_refused_before_the_run_goes_on(home):
+    stopped = stopped_with_two_checkpoints(home)
+    table = stopped.path / "eval.csv"
+    header, *rows = table.read_text().splitlines(keepends=True)
+    assert {row.split(",")[0] for row in rows} == {"0", "3"}
+    before = stopped.checkpoint.read_bytes()
+    for number in range(len(rows)):
+        for kept in (rows[:number] + rows[number + 1 :], rows[: number + 1] + rows[number:]):
+            table.write_text("".join([header, *kept]))
+            with pytest.raises(ValueError, match=r"eval\.csv: damaged \(row \d+ is .*delete"):
+                run(job(), CODE, silent)
+    assert stopped.checkpoint.read_bytes() == before, "nothing was trained"
+
+
+def test_an_interrupted_run_counts_the_failures_of_an_unbroken_one(home):
+    """Those of steps that are done again, behind the last checkpoint, count once."""
+    values = task_values()
+    values["disturbances"]["tool_failure"] = 0.5
+    (home / "params" / "smoke" / "tasks" / "tiny.yaml").write_text(yaml.safe_dump(values))
+
+    def failing_until(last: int):
+        def report(label: str, done: int, total: int, shown: dict) -> None:
+            job().open_task().environment.counts[f"after {done}"] += done
+            if done == last:
+                raise KeyboardInterrupt
+
+        return report
+
+    run(job(), CODE, failing_until(-1))
+    whole = manifest_of(home)
+    assert [whole["failures"][f"injected_after {done}"] for done in range(1, 6)] == [1, 2, 3, 4, 5]
+    for path in directory(home).path.iterdir():
+        path.unlink()
+    for last in (1, 3, 4, 5):
+        with pytest.raises(KeyboardInterrupt):
+            run(job(), CODE, failing_until(last))
+    run(job(), CODE, failing_until(-1))
+    manifest = manifest_of(home)
+    assert manifest["resumed_at"] == 4
+    assert manifest["failures"] == whole["failures"]
+    assert manifest["files"] == whole["files"]
+
+
+def test_seconds_add_up_over_interruptions(home, monkeypatch):
+    """By a clock that goes on by one at every look: each saving and the end look once."""
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(runs.Ledger, "clock", staticmethod(lambda: next(ticks)))
+    whole = unbroken_manifest(home)
+    with pytest.raises(KeyboardInterrupt):
+        run(job(), CODE, interrupt_after(5))
+    for _ in range(1000):  # what other processes do meanwhile
+        next(ticks)
+    run(job(), CODE, silent)
+    assert manifest_of(home)["seconds"] == whole["seconds"] > 0
 
 
 # --- what a training goes on from, beside policy and optimiser

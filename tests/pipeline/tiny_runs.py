@@ -68,7 +68,8 @@ def environment(home: Path) -> dict[str, str]:
 
 def parameters(**changes) -> dict:
     values = {"tier": "smoke", "notebook": "10_try", "tasks": ["tiny"], "arms": {"grpo": PLAIN}}
-    return values | {"seeds": [0], "warm_start_seeds": [0]} | changes
+    values |= {"variants": {}, "seeds": [0], "further": [], "warm_start_seeds": [0]}
+    return values | changes
 
 
 def job(**changes) -> Job:

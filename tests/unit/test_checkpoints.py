@@ -220,6 +220,49 @@ def test_with_both_damaged_both_are_named_and_nothing_is_changed(tmp_path):
         load_newest(tmp_path / "absent", *fresh())
 
 
+# --- whose it is
+
+MINE = {"params_hash": "of seed 0", "code_hash": "c"}
+OTHERS = [MINE | {"params_hash": "of seed 1"}, MINE | {"code_hash": "d"}, {}, None]
+
+
+def saved_for(path, identity):
+    save_checkpoint(path, *trained(), 3, identity=identity)
+    return path
+
+
+def test_a_checkpoint_is_loaded_by_its_own_run_and_by_who_does_not_ask(tmp_path):
+    path = saved_for(tmp_path / "c.safetensors", MINE)
+    assert load_checkpoint(path, *fresh(), identity=MINE) == 3
+    assert load_newest(path, *fresh(), identity=dict(reversed(MINE.items()))) == (3, [])
+    assert load_checkpoint(path, *fresh()) == 3
+    turned = saved_for(tmp_path / "t.safetensors", dict(reversed(MINE.items())))
+    assert turned.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_checkpoint_of_another_run_of_the_same_shape_is_refused_and_nothing_is_changed(
+    tmp_path, other
+):
+    path, pair = saved_for(tmp_path / "c.safetensors", other), fresh()
+    before = {name: value.clone() for name, value in everything(*pair).items()}
+    with pytest.raises(ValueError, match=r"/c\.safetensors: the checkpoint of another run") as e:
+        load_checkpoint(path, *pair, identity=MINE)
+    assert "\n" not in str(e.value)
+    named = set((other or {}).values()) - set(MINE.values())
+    assert all(repr(value) in str(e.value) for value in named)
+    assert equal(everything(*pair), before)
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_runs_checkpoint_is_no_damage_to_go_on_behind(tmp_path, other):
+    """The previous one is in order, but going on from it would overwrite the other run's."""
+    path = saved_for(tmp_path / "c.safetensors", MINE)
+    save_checkpoint(path, *trained(), 4, identity=other)
+    with pytest.raises(ValueError, match=r"/c\.safetensors: the checkpoint of another run"):
+        load_newest(path, *fresh(), identity=MINE)
+
+
 # --- extra tensors
 
 

@@ -398,6 +398,12 @@ def test_the_command_converts_raw_rows_and_runs_as_a_module(tmp_path, capsys):
     rows = read_rows(target)
     assert rows[1].prompt == (("user", "Use {braces}. Question: Where was Ada Moss born?\n"),)
     assert {r.agent_name for r in rows} == {"turns"}
+    written = target.read_bytes()
+    assert main(["convert", str(RAW), str(target), *options]) == 2, "it is not ours to overwrite"
+    assert "train.parquet exists already; --force overwrites it" in capsys.readouterr().err
+    assert target.read_bytes() == written
+    options = [*options, "--force"]
+    assert main(["convert", str(RAW), str(target), *options]) == 0
     for unfit in (b"no place", b"\xe9 {question}", b""):
         template.write_bytes(unfit)
         assert main(["convert", str(RAW), str(target), *options]) == 2

@@ -83,8 +83,14 @@ def run_folder(tmp_path_factory) -> Path:
     task = home / "params" / "smoke" / "tasks" / "tiny.yaml"
     task.parent.mkdir(parents=True)
     task.write_text(yaml.safe_dump(task_values()))
-    values = {"tier": "smoke", "notebook": "10_try", "tasks": ["tiny"], "seeds": [0]}
-    values |= {"arms": {"grpo": asdict(PLAIN)}, "warm_start_seeds": [0]}
+    values = {
+        "tier": "smoke",
+        "notebook": "10_try",
+        "tasks": ["tiny"],
+        "variants": {},
+        "seeds": [0],
+    }
+    values |= {"arms": {"grpo": asdict(PLAIN)}, "further": [], "warm_start_seeds": [0]}
     with pytest.MonkeyPatch.context() as patch:
         for name, path in {"HOME": home, "RESULTS": home / "r", "CACHE": home / "c"}.items():
             patch.setenv(f"TURNCREDIT_{name}", str(path))
@@ -159,7 +165,8 @@ def test_every_column_has_a_definition_a_unit_a_condition_and_a_source(table):
 
 def test_conditions_name_objectives_and_tripwires():
     conditions = "".join(row.get("with", "") for row in columns("metrics.csv").values())
-    assert set(re.findall(r"`(\w+)`", conditions)) - set(OBJECTIVES) == {"repetition", "resampling"}
+    others = {"repetition", "resampling", "gigpo", "igpo"}
+    assert set(re.findall(r"`(\w+)`", conditions)) - set(OBJECTIVES) == others
 
 
 def test_tables_are_all_described():

@@ -11,16 +11,17 @@ import turncredit
 
 PACKAGE = Path(turncredit.__file__).parent
 LEVELS = {
-    0: "paths params seeding storage parallel option_ranges",
+    0: "paths params seeding storage parallel option_ranges row_checks run_ledger",
     1: "records answers checkpoints spans logprobs methods batch_contract",
     2: "retrieval worlds",
     3: "environments",
     4: "policies rollout",
-    5: "batching signals demonstrations",
+    5: "batching signals demonstrations contents",
     6: "credit objectives reward_shaping dynamic_sampling",
     7: "training tripwires evaluation warm_start probe audit verl_plugin",
-    8: "results loggers stats tasks code_version",
-    9: "plots viewer notebook_runner runs experiment run_checks",
+    8: "results loggers stats tasks code_version plans",
+    9: "runs estimates comparisons claims",
+    10: "experiment run_checks plots viewer notebook_runner",
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names.split()}
 SIDEWAYS = {
@@ -28,7 +29,7 @@ SIDEWAYS = {
     ("rollout", "policies"),
     ("signals", "batching"),
     ("run_checks", "experiment"),
-    ("experiment", "runs"),
+    ("run_ledger", "storage"),
 }
 """(importer, imported) pairs of one level that are allowed: the table has them on two lines."""
 

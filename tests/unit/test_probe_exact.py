@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -261,6 +262,19 @@ def test_a_silent_group_counts_half_or_not_at_all():
     turns = sampled(0)
     assert disagreement(turns, min_spread=9.0)["coefficient"] == 0.5
     assert math.isnan(disagreement(turns, min_spread=9.0, silent="exclude")["coefficient"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_rounding_of_what_was_measured_has_no_sign(dtype):
+    """A tenth of a millionth of a nat is nothing in float32, and something in float64."""
+    turns = sampled(0, groups=2)
+    names = ("old_logprobs", "entropies")
+    batch = turns.batch.replace(**{n: getattr(turns.batch, n).to(dtype) for n in names})
+    turns = replace(turns, batch=batch)
+    turns = replace(turns, entropies=turns.surprisals - 1e-7)
+    assert (turns.relative[batch.turn_lengths() > 0] > 0.9e-7).all()
+    assert math.isnan(disagreement(turns)["surprisal"]) == (dtype == torch.float32)
+    assert disagreement(turns, tolerance=1e-9)["surprisal"] == 0
 
 
 # --- proxies

@@ -33,9 +33,10 @@ def filled(path, steps: int = 4) -> RunDirectory:
     run.start()
     run.append("eval.csv", [{"step": 0, "exact_match": 0.0}])
     for step in range(steps):
-        run.append("turns.csv", [{"step": step, "turn": turn, "entropy": 0.1} for turn in (0, 1)])
+        turns = [{"step": step, "turn": turn, "tokens": 9 - turn} for turn in (0, 1)]
+        run.append("turns.csv", turns)
         run.append("timings.csv", [{"step": step, "rollout": 0.5}])
-        run.append("metrics.csv", [{"step": step, "reward": 1 / 3, "gate": math.nan}])
+        run.append("metrics.csv", [{"step": step, "tokens": 17, "gate": math.nan}])
         if step % 2:
             run.append("eval.csv", [{"step": step + 1, "exact_match": 0.5}])
     (path / "trajectories.jsonl.gz").write_bytes(b"t")
@@ -104,6 +105,68 @@ def test_rewinding_twice_changes_nothing_more(tmp_path):
     once = texts(run)
     run.rewind(3)
     assert texts(run) == once
+
+
+def altered(run: RunDirectory, table: str, change) -> None:
+    lines = (run.path / table).read_text().splitlines(keepends=True)
+    (run.path / table).write_text("".join(change(lines)))
+
+
+ROWS = {"metrics.csv": 4, "timings.csv": 4, "turns.csv": 8, "eval.csv": 3}
+LOST_OR_DOUBLED = [
+    (table, row, change)
+    for table, count in ROWS.items()
+    for row in range(1, count + 1)
+    for change in ("lost", "doubled", "moved")
+    if (change, row) != ("moved", count)  # the last one is last already
+]
+
+
+@pytest.mark.parametrize(("table", "row", "change"), LOST_OR_DOUBLED)
+def test_a_lost_doubled_or_moved_row_is_refused_by_table_before_the_run_goes_on(
+    tmp_path, table, row, change
+):
+    run = filled(tmp_path)
+    evaluations = [(str(step),) for step in (0, 2, 4)]
+    run.rewind(4)
+    run.require_rows("eval.csv", evaluations)
+    changes = {
+        "lost": lambda lines: [line for n, line in enumerate(lines) if n != row],
+        "doubled": lambda lines: lines[: row + 1] + lines[row:],
+        "moved": lambda lines: [*lines[:row], *lines[row + 1 :], lines[row]],
+    }
+    altered(run, table, changes[change])
+    with pytest.raises(ValueError, match=rf"{table}: damaged .*delete .* anew") as refused:
+        run.rewind(4)
+        run.require_rows("eval.csv", evaluations)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("table", results.TABLES)
+def test_a_table_that_is_gone_is_refused_by_name(tmp_path, table):
+    run = filled(tmp_path)
+    (run.path / table).unlink()
+    with pytest.raises(ValueError, match=rf"{table}: damaged \(missing\); delete"):
+        run.rewind(4)
+
+
+def test_a_row_that_is_not_the_expected_one_is_quoted(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.append("eval.csv", [{"step": 0, "hops": hops, "exact_match": 0.5} for hops in ("all", "2")])
+    run.require_rows("eval.csv", [("0", "all"), ("0", "2")])
+    with pytest.raises(ValueError, match=r"row 2 is '0,2', not '0,1'"):
+        run.require_rows("eval.csv", [("0", "all"), ("0", "1"), ("0", "2")])
+    with pytest.raises(ValueError, match=r"row 3 is 'missing', not '3,all'"):
+        run.require_rows("eval.csv", [("0", "all"), ("0", "2"), ("3", "all")])
+    with pytest.raises(ValueError, match=r"row 2 is '0,2', not 'missing'"):
+        run.require_rows("eval.csv", [("0", "all")])
+
+
+def test_the_packages_that_decide_numbers_are_recorded_present_or_not():
+    found = results.versions()
+    assert {"transformers", "peft", "safetensors", "faiss-cpu", "vllm"} <= found.keys()
+    for package in ("numpy", "torch", "safetensors"):
+        assert found[package]
 
 
 def test_a_table_is_read_back_as_it_was_stored(tmp_path):

@@ -252,9 +252,9 @@ def test_options_and_fields_are_named():
     logprobs = current_logprobs(batch)
     with pytest.raises(ValueError, match="turn_divergences needs ref_logprobs"):
         turn_divergences(batch.replace(ref_logprobs=None))
-    with pytest.raises(ValueError, match="estimator is 'k2'; need one of k1, k3"):
+    with pytest.raises(ValueError, match="turn_divergences: unknown estimator 'k2'; there are: k1"):
         turn_divergences(batch, estimator="k2")
-    with pytest.raises(ValueError, match="level is 'row'; need one of token, turn"):
+    with pytest.raises(ValueError, match=r"unknown level 'row'; there are: token, turn$"):
         turn_outside_shares(batch, logprobs, level="row")
     with pytest.raises(ValueError, match=r"eps is -0\.1"):
         turn_outside_shares(batch, logprobs, eps=-0.1)

@@ -231,7 +231,7 @@ def test_levels_judge_a_token_by_its_turn_or_trajectory():
     assert shares["sequence"][0].tolist() == [0.0, 0.0]
     tight = turn_clip_fractions(batch, logprobs, gains, level="sequence", clip_high=0.17)
     assert tight[0].tolist() == [1.0, 1.0]
-    with pytest.raises(ValueError, match="level is 'row'; need one of token, turn, sequence"):
+    with pytest.raises(ValueError, match="unknown level 'row'; there are: token, turn, sequence"):
         turn_clip_fractions(batch, logprobs, gains, level="row")
 
 

@@ -22,13 +22,19 @@ def logs(objective: str, options: dict, weight: str = "none"):
     return list(train(*parts, method, settings, seed=0))
 
 
+@pytest.mark.parametrize("weight", ["none", "aem", "high_entropy_turns"])
 @pytest.mark.parametrize(("objective", "options"), CASES, ids=[f"{n} {o}" for n, o in CASES])
-def test_clip_fractions_by_turn_add_up_to_that_of_the_objective(objective, options):
+def test_clip_fractions_by_turn_add_up_to_that_of_the_objective(objective, options, weight):
+    """With a turn weight too, which `gspo` averages over the trajectory before it clips."""
     clipped = 0.0
-    for log in logs(objective, options):
+    for log in logs(objective, options, weight):
         by_turn = sum(row["clip_fraction"] * row["tokens"] for row in log.turns)
         total = log.metrics["clip_fraction"] * log.metrics["response_tokens"]
         assert by_turn == pytest.approx(total, abs=1e-3)
+        shares = [log.metrics[f"clip_fraction_{sign}"] for sign in ("positive", "negative")]
+        known = [share for share in shares if not math.isnan(share)]
+        if total:  # tokens of either sign make up no more than all that are clipped
+            assert max(known) >= log.metrics["clip_fraction"] - 1e-9
         assert sum(row["tokens"] for row in log.turns) == log.metrics["tokens"]
         clipped += total
     assert clipped > 0, "nothing was clipped, so nothing was tested"

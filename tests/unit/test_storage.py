@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from play import global_streams
 
-from turncredit import paths
+from turncredit import paths, storage
 from turncredit.seeding import derive, python_stream, torch_stream
 from turncredit.storage import (
     atomic_path,
+    content_sha256,
     exclusive,
     sha256_file,
     sha256_json,
@@ -79,6 +80,19 @@ def test_json_is_independent_of_key_order(tmp_path):
     assert sha256_json({"b": 1, "a": 2}) == sha256_json({"a": 2, "b": 1}) != sha256_json({"a": 2})
     write_text(tmp_path / "c.txt", "é")
     assert sha256_file(tmp_path / "c.txt") == sha256_text("é")
+
+
+def test_a_large_file_is_hashed_once_until_it_is_edited(tmp_path, monkeypatch):
+    path, read = tmp_path / "corpus.jsonl", []
+    monkeypatch.setattr(storage, "sha256_file", lambda p: read.append(p) or sha256_file(p))
+    path.write_text("one")
+    assert [content_sha256(path) for _ in range(3)] == [sha256_text("one")] * 3
+    assert read == [path]
+    status = path.stat()
+    path.write_text("two")  # as long, and a nanosecond later
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert content_sha256(path) == sha256_text("two")
+    assert read == [path, path]
 
 
 def _hold(lock, ready):

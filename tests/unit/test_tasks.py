@@ -1,5 +1,7 @@
 """Tasks: a params file that no task can be made of is refused by file and key, before any work."""
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
@@ -49,7 +51,7 @@ def opened(tmp_path, monkeypatch):
         ("factbook", {"world.attributes": ["capital", "anthem"]}, "anthem"),
         ("factbook", {"world.max_per_final": 0}, "max_per_final"),
         ("factbook", {"world.miss_rate": 1.5}, "miss_rate"),
-        ("factbook", {"evaluation.questions": 10**6}, "1000000 evaluation questions"),
+        ("factbook", {"evaluation.questions": 10**6}, "evaluation.questions: 1000000 eval"),
         ("factbook", {"world.kind": "fact_book"}, "world.kind"),
         ("costly_guess", {"environment.kind": "deepresearch"}, "environment.kind"),
         ("costly_guess", {"judge": {"kind": "oracle"}}, "judge.kind"),
@@ -71,6 +73,45 @@ def test_what_no_task_can_be_made_of_is_one_sentence_with_file_and_key(
         opened(source, changes)
     assert "changed.yaml: " in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_task_that_extends_another_says_only_what_differs(opened, tmp_path):
+    task = opened("costly_guess", {})
+    folder = tmp_path / "params" / "smoke" / "tasks"
+    (folder / "harder.yaml").write_text("extends: changed\nworld:\n  prior: 0.1\n")
+    (folder / "hardest.yaml").write_text("extends: harder\njudge:\n  noise: 0.2\n")
+    hardest = open_task("smoke", "hardest", {"training": {"steps": 3}})
+    world, judge = hardest.settings.world, hardest.settings.judge
+    assert (world.prior, judge.noise, hardest.settings.training.steps) == (0.1, 0.2, 3)
+    same = replace(
+        hardest.settings,
+        world=task.settings.world,
+        judge=task.settings.judge,
+        training=task.settings.training,
+    )
+    assert same == task.settings
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("extends: b\n", "extends = 'a' is not the name of another task"),
+        ("extends: a\n", "extends = 'a' is not"),
+        ("extends: [b]\n", "extends = "),
+        ("extends: absent\n", r"absent\.yaml: no such params file"),
+        ("extends: changed\nworld:\n  pryor: 0.1\n", "unknown key 'pryor'"),
+        ("extends: changed\njudge:\n  kind: local\n", r"judge: .*(missing|unknown)"),
+    ],
+)
+def test_what_cannot_be_extended_is_one_sentence_with_its_file(opened, tmp_path, text, said):
+    opened("costly_guess", {})
+    folder = tmp_path / "params" / "smoke" / "tasks"
+    (folder / "a.yaml").write_text(text)
+    (folder / "b.yaml").write_text("extends: a\n")
+    with pytest.raises(ValueError, match=said) as refused:
+        open_task("smoke", "a")
+    assert "\n" not in str(refused.value)
+    assert ".yaml: " in str(refused.value)
 
 
 def test_a_missing_key_is_named_wherever_it_is(opened, tmp_path):

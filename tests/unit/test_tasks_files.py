@@ -3,12 +3,17 @@
 import json
 import random
 import re
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from pipeline.tiny_runs import parameters
 
 from turncredit import params, paths
+from turncredit.contents import content_hashes, content_stamps
+from turncredit.experiment import Job, _identity_values, experiment_from, identity
 from turncredit.tasks import Task, open_task
 from turncredit.worlds.files import FileSettings
 from turncredit.worlds.question_files import read_rows, write_rows
@@ -28,6 +33,7 @@ class Home:
         tasks = folder / "params" / "smoke" / "tasks"
         tasks.mkdir(parents=True)
         self.params = tasks / "nq.yaml"
+        self.warm_start_steps = 0
         rows = read_rows(FIXTURES / "raw_questions.jsonl", data_source="nq", split="train")
         write_rows(folder / "train.parquet", rows)
         raw = {"id": "test_0", "question": "where is ember?", "golden_answers": ["flint"]}
@@ -45,6 +51,7 @@ class Home:
         values["world"] = self.world | changes
         values["world"]["retriever"] = self.world["retriever"] | (retriever or {})
         values["evaluation"]["questions"] = 1
+        values["warm_start"]["steps"] = self.warm_start_steps
         values["warm_start_task"] = "nq"
         self.params.write_text(yaml.safe_dump(values), encoding="utf-8")
         return open_task("smoke", "nq")
@@ -173,6 +180,124 @@ def test_edited_question_files_make_another_task_and_unchanged_ones_the_same(hom
     (home.folder / "test.jsonl").write_text(json.dumps(raw) + "\n", encoding="utf-8")
     (asked,) = home.open().world.evaluation_questions(1)
     assert asked.text == "where is it now?"
+
+
+# --- what makes a run this run: the contents of files, not their names
+
+
+def hashes(home: Home) -> dict[str, str]:
+    """The identity of a run on the task, whose params lie there."""
+    return identity(Job(experiment_from(parameters(tasks=["nq"])), "nq", "grpo", 0), "code")
+
+
+def edited(text: str) -> str:
+    """Another text of the same length."""
+    return text.replace("ember", "umber")
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "test.jsonl"])
+def test_an_edited_question_file_makes_another_run_and_a_touched_one_does_not(home, name):
+    """With the same name and size, so that nothing but its bytes tells it from the old one."""
+    rows = read_rows(FIXTURES / "raw_questions.jsonl", data_source="nq", split="train")
+    write_rows(home.folder / "train.jsonl", rows)
+    file = home.folder / name
+    file.write_text(file.read_text().replace("Ada", "ember"))
+    home.open(train="train.jsonl")
+    before, text = hashes(home), file.read_text()
+    assert hashes(home) == before
+    file.touch()
+    assert hashes(home) == before, "no other bytes, no other run"
+    file.write_text(edited(text))
+    assert edited(text) != text
+    assert hashes(home)["params_hash"] != before["params_hash"]
+    file.write_text(text)
+    assert hashes(home) == before, "the old run, again"
+
+
+def test_an_index_that_was_built_anew_over_an_edited_corpus_makes_another_run(home, index):
+    from turncredit.retrieval import encoder_from_name
+    from turncredit.retrieval.build import build_index
+
+    home.world["retriever"] = index
+    home.open()
+    before, corpus = hashes(home), home.folder / "corpus.jsonl"
+    corpus.write_text(edited(corpus.read_text()))
+    with pytest.raises(ValueError, match="corpus_sha256"):  # in this process too
+        hashes(home)
+    shutil.rmtree(home.folder / "index")
+    build_index(corpus, encoder_from_name(index["encoder"]), "Flat", home.folder / "index")
+    assert hashes(home)["params_hash"] != before["params_hash"]
+
+
+def test_where_files_lie_does_not_change_their_hashes(home, index):
+    home.world["retriever"] = index
+    here = home.open().contents
+    assert set(here) == {
+        "world.train",
+        "world.evaluation",
+        "world.retriever.corpus_sha256",
+        "world.retriever.index_sha256",
+        "world.retriever.encoder",
+    }
+    (home.folder / "corpus.jsonl").rename(home.folder / "moved.jsonl")
+    (home.folder / "train.parquet").rename(home.folder / "other.parquet")
+    there = home.open(train="other.parquet", retriever={"corpus": "moved.jsonl"}).contents
+    assert there == here
+
+
+@pytest.mark.parametrize("part", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_an_edited_model_folder_has_another_hash(home, part):
+    folder = home.folder / "model"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "README.md"):
+        (folder / name).write_text("{}")
+    settings = SimpleNamespace(
+        world=SimpleNamespace(KIND="synthetic"),
+        policy=SimpleNamespace(KIND="huggingface", model="model"),
+        judge=SimpleNamespace(KIND="local", folder=str(folder)),
+    )
+    before, stamps = content_hashes(settings), content_stamps(settings)
+    assert before.keys() == {"policy.model", "judge.folder"}
+    (folder / "README.md").write_text("read me")
+    assert content_hashes(settings) == before
+    (folder / part).write_text("[]")
+    after = content_hashes(settings)
+    assert all(after[key] != value for key, value in before.items())
+    assert content_stamps(settings) != stamps, "an open task is opened anew"
+    (folder / part).write_text("{}")
+    (folder / part).rename(folder / f"more_{part}")
+    (folder / "config.json").write_text("{}")
+    assert content_hashes(settings) != before
+
+
+def test_a_task_without_files_has_the_hashes_that_it_always_had(home):
+    """No key is added, so that what was run before is still the same run."""
+    values = params.read_yaml(SMOKE / "costly_guess.yaml") | {"warm_start_task": "nq"}
+    home.params.write_text(yaml.safe_dump(values))
+    task = open_task("smoke", "nq")
+    job = Job(experiment_from(parameters(tasks=["nq"])), "nq", "grpo", 0)
+    assert task.contents == {}
+    assert not {"contents", "warm_start_contents"} & _identity_values(job).keys()
+
+
+# --- a warm start needs questions that tell their hops
+
+
+def test_a_warm_start_on_files_is_refused_by_file_and_key_before_any_work(home):
+    home.warm_start_steps = 5
+    with pytest.raises(ValueError, match=r"nq\.yaml: warm_start\.steps = 5 must be 0") as refused:
+        home.open()
+    assert "\n" not in str(refused.value)
+
+
+def test_so_is_one_on_another_task_over_files(home):
+    home.warm_start_steps = 5
+    with pytest.raises(ValueError, match=r"nq\.yaml: warm_start"):
+        home.open()
+    values = params.read_yaml(SMOKE / "costly_guess.yaml") | {"warm_start_task": "nq"}
+    (home.params.parent / "other.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(ValueError, match=r"nq\.yaml: warm_start\.steps = 5 must be 0"):
+        experiment_from(parameters(tasks=["other"]))
 
 
 def test_the_params_in_the_docs_are_complete(tmp_path):

@@ -4,11 +4,21 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from play import ACTIONS, SMALL, TINY, global_streams, policy, vocabulary
+from play import (
+    ACTIONS,
+    SMALL,
+    TINY,
+    coin_environment,
+    global_streams,
+    policy,
+    questions,
+    vocabulary,
+)
 
 from turncredit.batching import from_trajectories
 from turncredit.policies.tiny import TinyPolicy, TinySettings, load_policy, save_policy
 from turncredit.policies.vocabulary import PAD, Vocabulary, tag_vocabulary
+from turncredit.rollout import lockstep
 from turncredit.rollout.lockstep import sample
 from turncredit.warm_start import imitation_loss
 
@@ -273,3 +283,48 @@ def test_the_warm_start_loss_is_the_mean_over_sampled_tokens():
     assert imitation_loss(model, batch).item() == pytest.approx(
         -logprobs.sum().item() / 4, abs=1e-5
     )
+
+
+@pytest.mark.parametrize("size", [300, 49_152, 151_936])
+@pytest.mark.parametrize("share", [0.5, 1e-3, 1e-5])
+def test_every_token_is_drawn_as_often_as_it_is_likely_down_to_the_last(size, share):
+    """The middle of each token's own interval gives that token: the first one, and rare others.
+
+    At 1 the float32 numbers are 6e-8 apart, and rare tokens of a large vocabulary closer.
+    """
+    logprobs = torch.full((size,), share / (size - 1), dtype=torch.float64)
+    logprobs[0] = 1 - share
+    logprobs = logprobs.log().float()
+    exact = torch.log_softmax(logprobs, -1).exp().double()
+    middles = (exact.cumsum(0) - exact / 2) / exact.sum()
+    asked = torch.cat(
+        [torch.arange(4), torch.arange(4, size, size // 40), torch.tensor([size - 1])]
+    )
+    ids, _ = sample(logprobs.expand(len(asked), -1), middles[asked])
+    assert torch.equal(ids, asked)
+
+
+def test_a_rollout_of_a_large_vocabulary_draws_finer_numbers_than_float32(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        lockstep, "sample", lambda logits, draws: seen.append(draws) or sample(logits, draws)
+    )
+    for size, dtype in ((lockstep.SMALL_VOCABULARY, torch.float32), (None, torch.float64)):
+        seen.clear()
+        monkeypatch.setattr(lockstep, "SMALL_VOCABULARY", size or 1)
+        options = {"seed": 0, "step": 0, "max_turn_tokens": 3}
+        lockstep.roll_out(policy(), vocabulary(), coin_environment(), questions(2), **options)
+        assert {draws.dtype for draws in seen} == {dtype}
+
+
+@torch.no_grad()
+def test_a_frozen_copy_stays_what_the_policy_was():
+    model = policy()
+    copy = model.frozen_copy()
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert not any(parameter.requires_grad for parameter in copy.parameters())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    for parameter in model.parameters():
+        parameter += 1.0
+    assert copy.state_dict().keys() == before.keys()
+    assert all(torch.equal(value, before[name]) for name, value in copy.state_dict().items())

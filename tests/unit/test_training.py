@@ -1,7 +1,9 @@
 """The training loop: resumable to the bit, groups as groups, ratios that move when they can."""
 
+import importlib
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -164,6 +166,13 @@ def test_equal_rewards_move_nothing():
     assert [log.metrics["reward"] for log in logs] == [1.0, 1.0]
 
 
+def test_no_name_of_the_package_hides_one_of_its_modules():
+    names = {file.stem for file in Path(training.__file__).parent.glob("*.py")} - {"__init__"}
+    for name in names:
+        module = importlib.import_module(f"turncredit.training.{name}")
+        assert getattr(training, name) is module, name
+
+
 def hand_made():
     """Two trajectories: search then a right answer; a wrong verified guess."""
     first = Turn((3, 4), (-1.0, -1.0), (0.2, 0.4), (5,), "search")
@@ -208,6 +217,7 @@ def test_missing_rewards_are_counted_and_left_out_of_the_mean():
         ({"checkpoint_every": 0}, "checkpoint_every"),
         ({"max_turn_tokens": 0}, "max_turn_tokens"),
         ({"learning_rate": -1.0}, "learning_rate"),
+        ({"warmup_steps": -1}, "warmup_steps"),
     ],
 )
 def test_settings_that_cannot_train_are_refused_by_name(changes, named):

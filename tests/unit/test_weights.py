@@ -587,7 +587,8 @@ def test_a_momentum_out_of_range_is_named():
 
 
 READS_ENTROPIES = [
-    "suffix_mask", "random_suffix", "scale_failed", "high_entropy_turns", *AEM_FAMILY, *KEEP
+    "suffix_mask", "random_suffix", "scale_failed", "high_entropy_turns", *AEM_FAMILY, *KEEP,
+    "aem_corrected",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 A response is a turn.  Self-calibration makes the mean coefficient of a scope 1, so the method
 moves credit between responses and adds none.  The direction is that of EMPG, and opposite to
 suffix masking, to training on high-entropy turns and to AEPO, which keep or boost high entropy.
+`aem_corrected` is this repository's: it reads what was sampled where AEM reads what was expected.
 """
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from turncredit.batching import TurnBatch
 from turncredit.credit.gates import known_entropies
-from turncredit.credit.groups import group_sums
+from turncredit.credit.groups import centred, group_sums
 from turncredit.credit.randomness import uniforms
 from turncredit.credit.turn_selection import scope_numbers
 from turncredit.credit.weights import TURN_WEIGHTS
@@ -93,6 +94,48 @@ def aem_batch_norm(
 
 
 @TURN_WEIGHTS.add
+def aem_corrected(
+    batch: TurnBatch,
+    base: Tensor,
+    *,
+    temperature: float = 1.0,
+    min_spread: float = 0.1,
+    coefficient: float = 1.0,
+) -> Tensor:
+    """AEM with the surprisal that was sampled; this repository's own, in no paper.
+
+    [B, T].  AEM's argument (theorem 3.2.2, eq. 16) needs alpha < 1 exactly where a response is more
+    surprising than its state's mean, D = S - H_resp > 0.  Its H, a mean token entropy against the
+    group's, often has another sign: it leaves out the drawn part of S and takes the group for the
+    state (`probe.decomposition` counts what each costs).  Here D is estimated from the log-probs
+    (`relative_surprisals`, which documents `coefficient`), and alpha is 1 exactly at D = 0:
+
+        lost  = 1 - exp(-temperature * D / spread)   where D > 0, spread = max D - min D in nats
+        given = the sum of what is lost in the group, shared in proportion to -D where D < 0
+        alpha = 1 - lost + given
+
+    If a response would be given more than exp(temperature) - 1, all of the group is scaled down to
+    that, so alpha is in exp(-temperature) .. exp(temperature), as AEM's.  The mean is 1; AEM's own
+    calibration, by the mean of an exponential, would move the place where alpha is 1.
+    A group keeps alpha = 1 if spread is below `min_spread`, or all D are of one sign.
+
+    Raises ValueError for a temperature or min_spread below 0, a coefficient that is not finite, and
+    for unknown entropies or log-probs.
+
+    >>> from turncredit.batching import two_turns_and_one
+    >>> aem_corrected(two_turns_and_one(), torch.zeros(2, 4), coefficient=0.0)
+    tensor([[0.6065, 1.0000],
+            [1.3935, 1.0000]])
+    """
+    check_range("aem_corrected", "scale", temperature=temperature)
+    check_range("aem_corrected", "threshold", min_spread=min_spread)
+    relative, real = relative_surprisals(batch, coefficient=coefficient)
+    scopes = scope_numbers(batch, "group")[:, None].expand_as(relative).flatten()
+    alpha = _redealt(relative.flatten(), scopes, real.flatten(), temperature, min_spread)
+    return alpha.view(relative.shape).to(base.dtype)
+
+
+@TURN_WEIGHTS.add
 def keep_entropy_up(
     batch: TurnBatch, base: Tensor, *, temperature: float = 1.0, min_spread: float = 0.1
 ) -> Tensor:
@@ -144,6 +187,62 @@ def _coefficients(
     slope = sign * temperature
     alpha = self_calibrated(entropies.flatten(), scopes, real.flatten(), slope, min_spread)
     return alpha.view(entropies.shape).to(base.dtype)
+
+
+def relative_surprisals(batch: TurnBatch, *, coefficient: float = 1.0) -> tuple[Tensor, Tensor]:
+    """How much more surprising each response is than its state's mean, and who has any token.
+
+    [B, T] float64, nats, 0 for an empty turn; [B, T] bool.  Doob's decomposition S = P + M: P sums
+    the token entropies, M has mean 0 in every state, so that S - coefficient * M of any response
+    estimates H_resp without bias.  The opening turns of a group began in one state, its prompt,
+    and share the mean of their estimates; every later turn counts as the only one of its state and
+    gets coefficient * M.  With 1 the estimates are P; with 0 openings are compared by S, and later
+    turns not at all.
+
+    Raises ValueError for a coefficient that is not finite, and for an entropy or log-prob that is
+    not, naming row and turn.
+
+    >>> from turncredit.batching import two_turns_and_one
+    >>> relative_surprisals(two_turns_and_one())[0]
+    tensor([[1.5500, 0.9000],
+            [0.5500, 0.0000]], dtype=torch.float64)
+    """
+    check_range("relative_surprisals", "number", coefficient=coefficient)
+    predictable, real = known_entropies(batch, batch.turn_sums(batch.entropies))
+    surprisals = batch.turn_sums(-batch.old_logprobs.detach())
+    if (real & ~surprisals.isfinite()).any():
+        row, turn = (real & ~surprisals.isfinite()).nonzero()[0].tolist()
+        raise ValueError(
+            f"TurnBatch.old_logprobs: row {row}, turn {turn} has log-probs that are not finite"
+        )
+    noise = coefficient * (surprisals - predictable)
+    openings, known = (surprisals - noise)[:, :1], real[:, :1]
+    groups = scope_numbers(batch, "group")[:, None].expand_as(openings)
+    deviations = centred(openings.flatten(), groups.flatten(), known.flatten())[0]
+    relative = noise.clone()
+    relative[:, :1] += deviations.view(openings.shape)
+    return torch.where(real, relative, 0.0), real
+
+
+def _redealt(
+    relative: Tensor, scopes: Tensor, real: Tensor, temperature: float, min_spread: float
+) -> Tensor:
+    """[N] float64: alpha of `aem_corrected` for D [N]; arguments as in `self_calibrated`."""
+    order = relative.argsort()  # as there: no bit depends on the order of rows
+    above, below = (torch.where(real, part.clamp(min=0), 0.0) for part in (relative, -relative))
+    highest, lowest = (
+        torch.zeros_like(relative).scatter_reduce(0, scopes, part, "amax")
+        for part in (above, below)
+    )
+    spread = highest + lowest
+    lost = -torch.expm1(-temperature * above / spread[scopes])
+    lost = torch.where(real & (above > 0), lost, 0.0)
+    sums, needs = group_sums(lost, scopes, order), group_sums(below, scopes, order)
+    given = below * (sums / needs)[scopes]
+    bound = torch.tensor(temperature).double().expm1()
+    scale = (bound / (lowest * sums / needs)).clamp(max=1.0)[scopes]
+    silent = (highest == 0) | (lowest == 0) | (sums == 0) | (spread < min_spread)
+    return torch.where(silent[scopes] | ~real, 1.0, 1 + scale * (given - lost))
 
 
 def self_calibrated(

@@ -5,6 +5,7 @@ from typing import Any
 
 from turncredit.answers import exact_match
 from turncredit.environments.actions import parse_action
+from turncredit.environments.oracle import Oracle
 from turncredit.environments.protocol import Step
 from turncredit.environments.reading import evidence, holds
 from turncredit.worlds.base import Question
@@ -46,6 +47,7 @@ class QuestionEpisode:
         self.success = False
         self._evidence = evidence(question.hops[-1]) if question.hops else None
         self._grounded = False
+        self._oracle = Oracle(question) if question.hops else None
         self._turns = 0
         self._invalid = 0
 
@@ -64,12 +66,23 @@ class QuestionEpisode:
         """Whether the policy was shown what states the answer; None for a question without hops."""
         return None if self._evidence is None else self._grounded
 
+    @property
+    def oracle_turn(self) -> int | None:
+        """First turn off the path to the answer (`Oracle`), -1: none; None without known hops."""
+        return None if self._oracle is None else self._oracle.first_wrong
+
+    def judge(self, action: str, argument: str) -> None:
+        """Let the oracle know of a turn; for who keeps a message from the tool it asked for."""
+        if self._oracle is not None:
+            self._oracle.judge(action, argument)
+
     def step(self, message: str) -> Step:
         """Act on one message."""
         settings = self.environment.settings
         protocol = self.environment.wording.protocol
         action, argument = parse_action(message, self.environment.actions, protocol=protocol)
         self._turns += 1
+        self.judge(action, argument)
         if action == "answer":
             correct = exact_match(argument, self.question.answers)
             self.success = bool(correct)
@@ -90,7 +103,10 @@ class QuestionEpisode:
         wording = self.environment.wording
         if action == "invalid":
             return wording.invalid
-        return wording.observation.replace("{text}", self._use(action, argument))
+        text = self._use(action, argument)
+        if self._oracle is not None:
+            self._oracle.learn(text)
+        return wording.observation.replace("{text}", text)
 
     def _use(self, action: str, argument: str) -> str:
         """What a tool returns, as the policy will see it."""

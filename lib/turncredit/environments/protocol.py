@@ -23,7 +23,11 @@ class Step:
 
 
 class Episode(Protocol):
-    """One question being worked on."""
+    """One question being worked on.
+
+    It may also have `oracle_turn`: the first turn that was wrong by what the world knows, -1: none,
+    None where it cannot tell.
+    """
 
     prompt: str
 

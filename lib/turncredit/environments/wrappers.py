@@ -145,10 +145,11 @@ class _FailingEpisode(_WrappedEpisode):
         if self._turns >= settings.max_turns:
             return self._last(message)
         protocol = wrapper.wording.protocol
-        action, _ = parse_action(message, wrapper.actions, protocol=protocol)
+        action, argument = parse_action(message, wrapper.actions, protocol=protocol)
         if not fails or action in ("answer", "invalid"):
             return self.episode.step(message)
         wrapper.counts[action] += 1
+        self.episode.judge(action, argument)
         return Step(action, wrapper.wording.observation.replace("{text}", wrapper.error))
 
     def _last(self, message: str) -> Step:

@@ -1,6 +1,16 @@
 """Figures from saved results: sources (reading, tidy tables), one function per figure, captions."""
 
+from turncredit.plots.aem_figures import entropy_divergence, exploration, lambda_sweep
+from turncredit.plots.arm_figures import (
+    arm_differences,
+    arm_outcomes,
+    steps_to_reach,
+    variance_over_seeds,
+)
 from turncredit.plots.captions import FIGURES, captions
+from turncredit.plots.claims import claims_table
+from turncredit.plots.collapse_figures import collapse_curves, early_warnings, warning_rows
+from turncredit.plots.cost_figures import time_breakdown, time_rows
 from turncredit.plots.curves import (
     clip_fraction,
     search_first,
@@ -8,6 +18,18 @@ from turncredit.plots.curves import (
     training_reward,
     turns,
 )
+from turncredit.plots.factor_figures import clip_grid, difficulty_bins, difficulty_rows
+from turncredit.plots.gallery import GALLERY, draw, exhibits
+from turncredit.plots.outcomes import (
+    difference_rows,
+    outcome_intervals,
+    outcome_rows,
+    rate_rows,
+    reach_rows,
+    spread_rows,
+)
+from turncredit.plots.regime_figures import regime_map
+from turncredit.plots.regime_rows import regime_rows
 from turncredit.plots.sources import (
     FIRST_K,
     FigureParams,
@@ -20,8 +42,10 @@ from turncredit.plots.sources import (
     turn_accuracies,
     turn_entropies,
 )
-from turncredit.plots.style import arm_colours, save_figure
+from turncredit.plots.study import Study, open_study, plan_studies
+from turncredit.plots.style import arm_colours, arm_looks, save_figure
 from turncredit.plots.summary import final_evaluations, results_table, summary_rows
+from turncredit.plots.turn_actions import action_rows, turn_panel
 from turncredit.plots.turn_figures import (
     decision_vs_execution,
     entropy_k,
@@ -32,28 +56,61 @@ from turncredit.plots.turn_figures import (
 __all__ = [
     "FIGURES",
     "FIRST_K",
+    "GALLERY",
     "FigureParams",
     "Runs",
+    "Study",
+    "action_rows",
     "arm_colours",
+    "arm_differences",
+    "arm_looks",
+    "arm_outcomes",
     "captions",
+    "claims_table",
     "clip_fraction",
+    "clip_grid",
+    "collapse_curves",
     "decision_vs_execution",
+    "difference_rows",
+    "difficulty_bins",
+    "difficulty_rows",
+    "draw",
+    "early_warnings",
     "entropies_by_k",
+    "entropy_divergence",
     "entropy_k",
+    "exhibits",
+    "exploration",
     "figure_folder",
     "final_evaluations",
+    "lambda_sweep",
+    "open_study",
+    "outcome_intervals",
+    "outcome_rows",
+    "plan_studies",
+    "rate_rows",
+    "reach_rows",
     "read_runs",
+    "regime_map",
+    "regime_rows",
     "results_table",
     "save_figure",
     "search_first",
     "shift_table",
     "smoothed",
+    "spread_rows",
+    "steps_to_reach",
     "summary_rows",
+    "time_breakdown",
+    "time_rows",
     "total_entropy",
     "training_reward",
     "turn_accuracies",
     "turn_accuracy",
     "turn_entropies",
     "turn_entropy",
+    "turn_panel",
     "turns",
+    "variance_over_seeds",
+    "warning_rows",
 ]

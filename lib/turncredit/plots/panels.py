@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -39,10 +40,10 @@ def row_labels(axes: np.ndarray, arms: Sequence[str]) -> None:
         )
 
 
-def say_no_runs(axis: Axes) -> None:
-    """Mark a panel in which nothing is drawn."""
+def say_no_runs(axis: Axes, text: str = "no runs") -> None:
+    """Mark a panel in which nothing is drawn, and say why."""
     axis.grid(False)
-    axis.text(0.5, 0.5, "no runs", transform=axis.transAxes, ha="center", fontsize=11, **_REMARK)
+    axis.text(0.5, 0.5, text, transform=axis.transAxes, ha="center", fontsize=11, **_REMARK)
 
 
 def say_absent(axis: Axes, absent: Sequence[str]) -> None:
@@ -53,12 +54,17 @@ def say_absent(axis: Axes, absent: Sequence[str]) -> None:
 
 
 def tidy_axes(figure: Figure) -> None:
-    """No numbers on axes on which nothing is drawn; the panels share their axes."""
-    if not any(axis.has_data() for axis in figure.axes):
-        for axis in figure.axes:
+    """No numbers on an axis along which no panel that shares it draws anything."""
+    for axis in figure.axes:
+        if not _drawn(axis.get_shared_x_axes().get_siblings(axis)):
             axis.set_xticks([])
+        if not _drawn(axis.get_shared_y_axes().get_siblings(axis)):
             axis.set_yticks([], minor=True)
             axis.set_yticks([])
+
+
+def _drawn(axes: Sequence[Axes]) -> bool:
+    return any(axis.has_data() for axis in axes)
 
 
 _REMARK = {"color": "#777777", "fontstyle": "italic"}
@@ -137,10 +143,21 @@ def stop_entries(table: pd.DataFrame) -> list[Line2D]:
     return [Line2D([], [], color="#555555", label="stopped by a tripwire", **STOP_MARK)]
 
 
-def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
-    """One legend for the whole figure, above its panels."""
+def legend(figure: Figure, entries: Sequence[Artist]) -> None:
+    """One legend for the whole figure, above its panels, in as many rows as it needs."""
     tidy_axes(figure)
-    figure.legend(handles=list(entries), loc="outside upper center", ncols=len(entries))
+    columns = _legend_columns([str(entry.get_label()) for entry in entries], figure.get_figwidth())
+    figure.legend(handles=list(entries), loc="outside upper center", ncols=columns)
+
+
+def _legend_columns(labels: Sequence[str], width: float) -> int:
+    """How many entries fit side by side in `width` inches, if they fill column by column."""
+
+    def needed(columns: int) -> float:
+        longest = [max(map(len, column)) for column in np.array_split(labels, columns)]
+        return sum(0.57 + 0.073 * letters for letters in longest)
+
+    return next((n for n in range(len(labels), 1, -1) if needed(n) <= width), 1)
 
 
 def step_axis(axes: np.ndarray) -> None:

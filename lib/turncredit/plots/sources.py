@@ -1,7 +1,7 @@
 """What the figures are made of: parameters, saved runs, and the tidy tables derived from them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,8 @@ class FigureParams:
     first_k: int
     turns_shown: int
     confidence_level: float
+    studies: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Experiment notebooks whose plans are drawn one by one, and the figures of the gallery."""
 
     def __post_init__(self) -> None:
         for name in ("experiments", "tasks", "arms"):
@@ -59,14 +61,16 @@ class Runs:
     evaluations: pd.DataFrame
     """One row per run and evaluation over all questions."""
     finished: pd.DataFrame
-    """One row per run that is over: why, and the last step of one that a tripwire ended."""
+    """One row per run that is over: why, the last step of one that a tripwire ended, its seconds,
+    and the seed of its warm start (NaN if the manifest does not say)."""
 
 
-def read_runs(settings: FigureParams) -> Runs:
+def read_runs(settings: FigureParams, *, partly: bool = False) -> Runs:
     """Read what results/<tier> holds of the experiments; none of them has to be there.
 
-    Raises ValueError naming the run if a task or an arm is not among the parameters, since it
-    would be left out of every figure, or if two experiments hold the same run.
+    partly: leave out tasks and arms that are not among the parameters.
+    Raises ValueError naming the run if two experiments hold the same one, and, unless `partly`, if
+    a task or an arm is not among the parameters, since it would be left out of every figure.
     """
     metrics = _read(settings, "metrics.csv", ["step", *METRICS])
     turns = pd.concat(
@@ -78,6 +82,11 @@ def read_runs(settings: FigureParams) -> Runs:
     evaluations = _read(settings, "eval.csv", ["step", "hops", *EVALUATION])
     evaluations = evaluations[evaluations["hops"].astype(str) == "all"]
     finished = _read_finished(settings)
+    if partly:
+        metrics, turns, evaluations, finished = (
+            table[table["task"].isin(settings.tasks) & table["arm"].isin(settings.arms)]
+            for table in (metrics, turns, evaluations, finished)
+        )
     _refuse_unlisted(settings, metrics)
     _refuse_repeated(metrics)
     metrics, turns = (_with_stops(table, finished) for table in (metrics, turns))
@@ -92,6 +101,7 @@ TURNS = [
     "answered_correct",
     *(f"entropy_k{k}" for k in FIRST_K),
 ]
+ENDING = ["stop_reason", "stop_step", "seconds", "warm_start_seed"]
 EVALUATION = ["exact_match", "questions", "turns", "search_first", "grounded"]
 
 
@@ -119,7 +129,7 @@ def smoothed(
 def turn_entropies(runs: Runs, settings: FigureParams) -> pd.DataFrame:
     """First-k entropy of the turns shown, smoothed: task, arm, seed, turn, step, entropy."""
     shown = runs.turns[runs.turns["turn"] < settings.turns_shown]
-    shown = shown.rename(columns={f"entropy_k{settings.first_k}": "entropy"})
+    shown = shown.assign(entropy=shown[f"entropy_k{settings.first_k}"])  # not that of whole turns
     return smoothed(shown, "entropy", settings.smoothing, by=["turn"])
 
 
@@ -129,7 +139,7 @@ def entropies_by_k(runs: Runs, settings: FigureParams) -> pd.DataFrame:
     Of the k whose entropies are all equal, because no first turn is longer, only the smallest.
     """
     names = {f"entropy_k{k}": k for k in FIRST_K if k <= equal_from(runs)}
-    first = runs.turns[runs.turns["turn"] == 0].rename(columns=names)
+    first = runs.turns.loc[runs.turns["turn"] == 0, [*RUN, "step", *names]].rename(columns=names)
     long = first.melt([*RUN, "step"], list(names.values()), var_name="k", value_name="entropy")
     return smoothed(long, "entropy", settings.smoothing, by=["k"])
 
@@ -191,12 +201,14 @@ _COUNTS = ["trajectories", "answered", "answered_correct"]
 
 
 def _read(settings: FigureParams, name: str, columns: list[str]) -> pd.DataFrame:
-    """The columns of a table over all experiments; no rows where there are no runs."""
+    """A table over all experiments, `columns` first; no rows where there are no runs."""
     frames = []
     for experiment in settings.experiments:
         root = paths.results(settings.tier) / experiment
         if results.table_paths(root, name):
-            frames.append(results.read_table(root, name)[[*RUN, *columns]])
+            table = results.read_table(root, name)
+            first = [*RUN, *columns]
+            frames.append(table[[*first, *(c for c in table if c not in first)]])
     return pd.concat(frames, ignore_index=True) if frames else _no_rows([*RUN, *columns])
 
 
@@ -205,11 +217,13 @@ def _read_finished(settings: FigureParams) -> pd.DataFrame:
     for experiment in settings.experiments:
         manifests = results.read_manifests(paths.results(settings.tier) / experiment)
         if len(manifests):
-            columns = ["task", "arm", "run_seed", "stop_reason", "stop_step"]
-            ends = manifests.reindex(columns=columns).set_axis([*RUN, *columns[3:]], axis=1)
-            frames.append(ends.astype({"stop_reason": object, "stop_step": float}))
+            ends = manifests.reindex(columns=["task", "arm", "run_seed", *ENDING])
+            ends = ends.rename(columns={"run_seed": "seed"})
+            frames.append(
+                ends.astype({name: object if name == ENDING[0] else float for name in ENDING})
+            )
     if not frames:
-        return _no_rows([*RUN, "stop_reason", "stop_step"])
+        return _no_rows([*RUN, *ENDING])
     ends = pd.concat(frames, ignore_index=True)
     return ends.assign(stop_reason=ends["stop_reason"].fillna(FINISHED))
 

@@ -40,36 +40,100 @@ RC = {
     "svg.fonttype": "path",
 }
 
-# Okabe and Ito's palette: told apart with every common colour vision.  An arm keeps its colour.
-ARM_COLOURS = {
-    "grpo": "#0072B2",
-    "suffix_mask": "#D55E00",
-    "random_suffix": "#009E73",
-    "drop_failed": "#CC79A7",
-    "aem": "#E69F00",
-    "high_entropy_turns": "#56B4E9",
+# One look per arm, colour and marker, in every figure.  The first six colours are Okabe and Ito's;
+# no palette keeps this many apart, so arms of one marker differ in colour for every common colour
+# vision, and arms of nearly one colour differ in marker (test_plots_looks states by how much).
+ARM_LOOKS = {
+    "grpo": ("#0072B2", "o"),
+    "dr_grpo": ("#730000", "o"),
+    "dapo": ("#BF4C4C", "o"),
+    "rloo": ("#BF994C", "o"),
+    "reinforce_pp": ("#4C4C73", "o"),
+    "gae": ("#99BF99", "o"),
+    "suffix_mask": ("#D55E00", "s"),
+    "random_suffix": ("#009E73", "s"),
+    "drop_failed": ("#CC79A7", "^"),
+    "high_entropy_turns": ("#56B4E9", "^"),
+    "oracle_suffix": ("#990000", "s"),
+    "scale_failed": ("#4C4CBF", "^"),
+    "scale_ungrounded": ("#7300E6", "^"),
+    "high_is_turns": ("#730073", "^"),
+    "aem": ("#E69F00", "D"),
+    "aem_shuffle": ("#BF0000", "D"),
+    "aem_reverse": ("#BF73BF", "D"),
+    "aem_traj_norm": ("#7300BF", "D"),
+    "aem_batch_norm": ("#004C4C", "D"),
+    "aem_corrected": ("#0000F2", "D"),
+    "keep_entropy_up": ("#73BF73", "D"),
+    "keep_entropy_down": ("#9973E6", "D"),
+    "gspo": ("#732699", "v"),
+    "turn_gspo": ("#BF734C", "v"),
+    "cispo": ("#2699BF", "v"),
+    "gppo": ("#4C4C26", "v"),
+    "gigpo": ("#73734C", "P"),
+    "empg": ("#4C9926", "P"),
+    "igpo": ("#E699BF", "P"),
+    "mt_grpo": ("#734CE6", "P"),
+    "turn_returns": ("#994C73", "P"),
+    "adrs": ("#99004C", "p"),
+    "arpo": ("#E64C73", "p"),
+    "aepo": ("#BF4C99", "p"),
+    "cleaner": ("#262699", "p"),
+    "actguide": ("#7399E6", "p"),
+    "mask_zscore": ("#AA44BB", "X"),
+    "mask_leave_one_out": ("#66CC11", "X"),
+    "mask_margin": ("#224433", "X"),
+    "mask_mad": ("#CCBBBB", "X"),
+    "mask_quantile": ("#330044", "X"),
+    "mask_running": ("#8833FF", "X"),
+    "mask_argmax": ("#FF99FF", "X"),
+    "mask_last": ("#EE8866", "X"),
+    "mask_absolute": ("#665522", "X"),
+    "aem_quarter": ("#99CCEE", "H"),
+    "aem_half": ("#442222", "H"),
+    "aem_double": ("#1111CC", "H"),
+    "aem_fivefold": ("#CCBB44", "H"),
+    "aem_no_guard": ("#AA0088", "H"),
+    "aem_strict_guard": ("#AA66FF", "H"),
+    "dapo_aem": ("#8877AA", "d"),
+    "gspo_aem": ("#00DD77", "d"),
+    "token_tight": ("#22CCCC", "8"),
+    "turn_published": ("#551144", "8"),
+    "turn_wide": ("#DD1100", "8"),
+    "sequence_wide": ("#8855DD", "8"),
 }
-_SPARE_COLOURS = ("#000000", "#999999", "#7A4FA3", "#8C6D31")
+ARM_COLOURS = {arm: colour for arm, (colour, _) in ARM_LOOKS.items()}
+_SPARE_LOOKS = (("#000000", "<"), ("#999999", ">"), ("#7A4FA3", "h"), ("#8C6D31", "*"))
 
-_ARM_NAMES = {"grpo": "GRPO", "aem": "AEM"}
+_ACRONYMS = (
+    "GRPO DAPO RLOO GAE AEM GSPO CISPO GPPO GiGPO EMPG IGPO MT ADRS ARPO AEPO CLEANER ActGuide IS"
+)
+_WORDS = {word.lower(): word for word in (*_ACRONYMS.split(), "REINFORCE")}
+_WORDS |= {"dr": "Dr.", "pp": "++"}
+
+
+def arm_looks(arms: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Colour and marker of each arm: its own, otherwise spare ones in the order of `arms`."""
+    unknown = [arm for arm in arms if arm not in ARM_LOOKS]
+    if len(unknown) > len(_SPARE_LOOKS):
+        raise ValueError(f"no colour left for the arms {', '.join(unknown[len(_SPARE_LOOKS) :])}")
+    spare = dict(zip(unknown, _SPARE_LOOKS, strict=False))
+    return {arm: ARM_LOOKS.get(arm) or spare[arm] for arm in arms}
 
 
 def arm_colours(arms: Sequence[str]) -> dict[str, str]:
-    """Colour of each arm: its own if it has one, otherwise a spare one in the order of `arms`."""
-    unknown = [arm for arm in arms if arm not in ARM_COLOURS]
-    if len(unknown) > len(_SPARE_COLOURS):
-        raise ValueError(f"no colour left for the arms {', '.join(unknown[len(_SPARE_COLOURS) :])}")
-    spare = dict(zip(unknown, _SPARE_COLOURS, strict=False))
-    return {arm: ARM_COLOURS.get(arm) or spare[arm] for arm in arms}
+    """Colour of each arm, as in `arm_looks`."""
+    return {arm: colour for arm, (colour, _) in arm_looks(arms).items()}
 
 
 def arm_label(arm: str) -> str:
     """An arm's name as a reader sees it.
 
-    >>> arm_label("grpo"), arm_label("suffix_mask")
-    ('GRPO', 'suffix mask')
+    >>> arm_label("grpo"), arm_label("suffix_mask"), arm_label("reinforce_pp")
+    ('GRPO', 'suffix mask', 'REINFORCE++')
     """
-    return _ARM_NAMES.get(arm, arm.replace("_", " "))
+    words = [_WORDS.get(word, word) for word in arm.split("_")]
+    return " ".join(words).replace(" ++", "++")
 
 
 def task_label(task: str) -> str:

@@ -7,6 +7,7 @@ main source of differences between the sampling and the training pass).
 """
 
 import contextlib
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,14 @@ from torch.utils.checkpoint import checkpoint
 from turncredit.checkpoints import require_shapes
 from turncredit.logprobs import from_hidden
 from turncredit.params import require_positive
-from turncredit.policies.model_sources import import_transformers, model_config, model_folder
+from turncredit.policies.model_sources import (
+    import_transformers,
+    load_model,
+    model_config,
+    model_folder,
+    require_device,
+    require_packages,
+)
 from turncredit.policies.tokenizer import ModelTokens, open_tokens
 from turncredit.seeding import derive
 
@@ -72,11 +80,16 @@ class HuggingFaceSettings:
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype = {self.dtype!r} is not one of float32, bfloat16")
 
+    def find_model(self) -> tuple[Path, Any]:
+        """The model's folder and configuration; first of all, whether it can run here."""
+        require_device(self.device)
+        require_packages(adapters=self.lora is not None, attention=self.attention)
+        folder = model_folder(self.model)
+        return folder, model_config(folder, self.max_tokens)
+
     def open_tokens(self) -> ModelTokens:
         """The model's tokens; reads no weight.  Raises what `HuggingFacePolicy` raises."""
-        folder = model_folder(self.model)
-        config = model_config(folder, self.max_tokens)
-        return open_tokens(folder, config, chat=self.chat, preface=self.preface)
+        return open_tokens(*self.find_model(), chat=self.chat, preface=self.preface)
 
 
 class CachedDecoder:
@@ -131,18 +144,18 @@ class HuggingFacePolicy(nn.Module):
     Tensors come in on any device; scores go back to where the ids were.  Dropout is off in training
     too: a ratio would otherwise differ from 1 before any update.  The seed draws adapters alone.
 
-    Raises ValueError naming file and key if there is no such model, it is no causal language model,
-    it has fewer positions than `max_tokens`, lacks weights, or its logits are not its last hidden
-    states times a matrix (a bias, scale or cap after it); ImportError with the pip command if a
-    library is missing.
+    Raises ValueError naming file and key if this machine lacks the device or a library that the
+    settings need, there is no such model, it is no causal language model, it has fewer positions
+    than `max_tokens`, lacks weights, or its logits are not its last hidden states times a matrix (a
+    bias, scale or cap after it); ImportError with the pip command if there is no transformers.
     """
 
     def __init__(self, settings: HuggingFaceSettings, seed: int) -> None:
         super().__init__()
         self.settings = settings
-        folder = model_folder(settings.model)
-        model_config(folder, settings.max_tokens)
-        self.model = _load(folder, settings)
+        folder, _ = settings.find_model()
+        dtype = "float32" if settings.lora is None else settings.dtype
+        self.model = load_model(folder, dtype=dtype, attention=settings.attention)
         if settings.lora is not None:
             _add_adapters(self.model, settings.lora, seed)
         self.model.to(settings.device).eval()
@@ -205,6 +218,13 @@ class HuggingFacePolicy(nn.Module):
             entropies = entropies.index_put(places, scored[1].to(mask.device))
         return logprobs, entropies
 
+    def frozen_copy(self) -> "HuggingFacePolicy":
+        """This policy as it is now, for good; what is never trained is shared, not copied."""
+        fixed = [parameter for parameter in self.parameters() if not parameter.requires_grad]
+        fixed += [] if self._frozen_head is None else [self._frozen_head]
+        shared = {id(tensor): tensor for tensor in fixed}
+        return copy.deepcopy(self, shared).requires_grad_(False)
+
     def _score_chunk(self, ids: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies of the tokens at `rows`, `columns` of ids [rows, L]."""
         if self.settings.gradient_checkpointing and torch.is_grad_enabled():
@@ -241,30 +261,10 @@ class HuggingFacePolicy(nn.Module):
             value.copy_(weights[name])
 
 
-def _load(folder: Path, settings: HuggingFaceSettings) -> Any:
-    """The model, its trained weights in float32; nothing is drawn at random."""
-    dtype = torch.float32 if settings.lora is None else getattr(torch, settings.dtype)
-    try:
-        model, loaded = import_transformers().AutoModelForCausalLM.from_pretrained(
-            folder,
-            local_files_only=True,
-            output_loading_info=True,
-            dtype=dtype,
-            attn_implementation=settings.attention,
-        )
-    except Exception as error:  # a broken folder raises nearly anything
-        raise ValueError(f"{folder}: not a readable language model ({error})") from error
-    if loaded["missing_keys"]:
-        raise ValueError(f"{folder}: weights are missing, such as {min(loaded['missing_keys'])}")
-    return model
-
-
 def _add_adapters(model: Any, settings: LoraSettings, seed: int) -> None:
     """Put adapters into the model, in float32, and freeze everything else."""
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as error:
-        raise ImportError("lora needs peft: pip install peft") from error
+    from peft import LoraConfig, inject_adapter_in_model
+
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,

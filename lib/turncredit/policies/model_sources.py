@@ -1,9 +1,14 @@
-"""Where a language model comes from: a folder, a pip package or the Hugging Face hub."""
+"""Where a language model comes from: a folder, a pip package or the Hugging Face hub.
+
+And whether this machine can run it, which is known before anything of it is read.
+"""
 
 import importlib.util
 import tempfile
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from turncredit import paths
 from turncredit.storage import exclusive, sha256_file
@@ -56,6 +61,60 @@ def model_config(folder: Path, max_tokens: int) -> Any:
     if positions and max_tokens > positions:
         raise ValueError(f"max_tokens = {max_tokens} is more than the {positions} of {file}")
     return config
+
+
+def causal_skeleton(config: Any) -> Any:
+    """The model of a configuration with all its shapes and no number: it takes no memory."""
+    with torch.device("meta"):
+        return import_transformers().AutoModelForCausalLM.from_config(config)
+
+
+def load_model(folder: Path, *, dtype: str, attention: str) -> Any:
+    """The model in `folder` with its weights in `dtype`; nothing is drawn at random.
+
+    Raises ValueError naming the folder if it cannot be read or a weight is missing.
+    """
+    try:
+        model, loaded = import_transformers().AutoModelForCausalLM.from_pretrained(
+            folder,
+            local_files_only=True,
+            output_loading_info=True,
+            dtype=getattr(torch, dtype),
+            attn_implementation=attention,
+        )
+    except Exception as error:  # a broken folder raises nearly anything
+        raise ValueError(f"{folder}: not a readable language model ({error})") from error
+    if loaded["missing_keys"]:
+        raise ValueError(f"{folder}: weights are missing, such as {min(loaded['missing_keys'])}")
+    return model
+
+
+def require_device(name: str) -> None:
+    """Raise ValueError unless this machine has the device, of which no memory is taken."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"policy.device = {name!r} is no device; take cpu or cuda") from error
+    if device.type == "cpu":
+        return
+    count = torch.cuda.device_count() if device.type == "cuda" else 0
+    if (device.index or 0) >= count:
+        kind = "CUDA" if device.type == "cuda" else "such"
+        raise ValueError(
+            f"policy.device = {name!r}: torch sees {count or 'no'} {kind} device"
+            f"{'s' if count > 1 else ''} here"
+        )
+
+
+def require_packages(*, adapters: bool, attention: str) -> None:
+    """Raise ValueError naming key and pip command of a library that these settings need."""
+    if adapters and importlib.util.find_spec("peft") is None:
+        raise ValueError("policy.lora: needs peft: pip install peft")
+    if attention == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
+        raise ValueError(
+            f"policy.attention = {attention!r} needs flash_attn: pip install flash-attn; "
+            "sdpa needs nothing"
+        )
 
 
 def import_transformers() -> Any:

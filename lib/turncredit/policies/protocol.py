@@ -1,7 +1,7 @@
 """What the rollout engine and the loop ask of a policy and of its tokens."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -53,6 +53,35 @@ class Decoder(Protocol):
         """Go on with `rows`, [kept] int64, alone, of which one may stand more than once."""
 
 
+class Message(NamedTuple):
+    """What a sampling engine said: one value for each token, in order."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Nats, of the distribution sampled from."""
+    entropies: tuple[float, ...]
+    """Nats, of that distribution; NaN where the engine does not compute them."""
+
+
+class Engine(Protocol):
+    """Samples messages, any number of them at a time."""
+
+    async def generate(
+        self,
+        token_ids: Sequence[int],
+        *,
+        ended: MessageEnd,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+    ) -> Message:
+        """The message after `token_ids`: up to where it has `ended`, or `max_tokens` tokens.
+
+        Sampled from the full vocabulary at `temperature`.  No engine cuts the distribution (top_p,
+        top_k, min_p): log-probs are compared with those of a training engine that cuts nothing.
+        """
+
+
 class PolicySettings(Protocol):
     """What every policy's settings hold."""
 
@@ -61,7 +90,11 @@ class PolicySettings(Protocol):
 
 
 class Policy(Protocol):
-    """Scores padded batches, or decodes rows in lock-step; also a `torch.nn.Module`."""
+    """Scores padded batches, or decodes rows in lock-step; also a `torch.nn.Module`.
+
+    One that has a method `engine() -> Engine` samples by what this returns, which speaks as the
+    weights of the moment do; the others are decoded.
+    """
 
     settings: PolicySettings
 
@@ -73,6 +106,12 @@ class Policy(Protocol):
 
     def score(self, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies (nats) of the tokens under `mask`; all [B, L], 0 elsewhere."""
+
+    def frozen_copy(self) -> "Policy":
+        """This policy as it is now, whatever it learns later: the reference of a KL term.
+
+        Nothing of it is trained; weights that this policy never trains either are shared.
+        """
 
     def parameters(self) -> Any:
         """Everything an optimiser may change, and what is frozen."""

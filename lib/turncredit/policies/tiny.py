@@ -4,6 +4,7 @@ Pre-norm blocks, rotary positions, ReLU MLP, head tied to the embedding so that 
 document can be copied even if it was never an answer before.
 """
 
+import copy
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ from turncredit.policies.tiny_blocks import Block, future_mask
 from turncredit.policies.tiny_decoder import Decoder
 from turncredit.seeding import torch_stream
 
-_CHUNK_ROWS = 22
+CHUNK_ROWS = 22
+"""Trajectories scored in one pass."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class TinyPolicy(nn.Module):
         if mask[:, 0].any():
             raise ValueError("mask: the first token of a row has no context to be scored under")
         lengths = (mask * torch.arange(1, mask.shape[1] + 1)).amax(1)
-        chunks = lengths.argsort().split(_CHUNK_ROWS)
+        chunks = lengths.argsort().split(CHUNK_ROWS)
         scored = [self._score_chunk(token_ids, mask, c, int(lengths[c[-1]])) for c in chunks]
         places = tuple(torch.cat(part) for part in zip(*(s[:2] for s in scored), strict=True))
         empty = torch.zeros(mask.shape)
@@ -120,6 +122,10 @@ class TinyPolicy(nn.Module):
             torch.cat(part) for part in zip(*(s[2:] for s in scored), strict=True)
         )
         return empty.index_put(places, logprobs), empty.index_put(places, entropies)
+
+    def frozen_copy(self) -> "TinyPolicy":
+        """This policy as it is now, for good."""
+        return copy.deepcopy(self).requires_grad_(False)
 
     def _score_chunk(
         self, token_ids: Tensor, mask: Tensor, chunk: Tensor, length: int

@@ -2,7 +2,8 @@
 
 `states` draws contexts from trajectories, `responses` fresh turns in them, `measures` takes
 surprisals and alphas, `agreement` compares them with intervals; `proxies` holds corrections,
-`exact` and `decomposition` judge all of them where every response can be listed.
+`exact` and `decomposition` judge all of them where every response can be listed; `runs` keeps a
+probe on disk, and `tables` and `trained_trees` say what came of it.
 """
 
 from turncredit.probe.agreement import Estimate, compare, sign_agreement, wilson
@@ -26,12 +27,13 @@ from turncredit.probe.measures import (
 )
 from turncredit.probe.proxies import PROXIES, context_numbers, control_coefficient
 from turncredit.probe.responses import (
+    PolicyResponder,
     Responder,
-    TinyResponder,
     draw_responses,
     enumerate_responses,
-    tiny_responder,
+    policy_responder,
 )
+from turncredit.probe.runs import Probe, Probed, ProbeSettings, weights_hash
 from turncredit.probe.states import (
     State,
     all_states,
@@ -40,39 +42,61 @@ from turncredit.probe.states import (
     sample_states,
     write_states,
 )
+from turncredit.probe.tables import (
+    agreement_table,
+    exact_proxy_table,
+    proxy_table,
+    response_table,
+)
+from turncredit.probe.trained_trees import (
+    disagreement_rows,
+    random_tree_turns,
+    trained_logits,
+)
 
 __all__ = [
     "PROXIES",
     "Estimate",
     "ExactTurns",
     "Moments",
+    "PolicyResponder",
+    "Probe",
+    "ProbeSettings",
+    "Probed",
     "Responder",
     "ResponseMeasures",
     "State",
-    "TinyResponder",
+    "agreement_table",
     "all_states",
     "all_tree_turns",
     "compare",
     "context_numbers",
     "control_coefficient",
     "disagreement",
+    "disagreement_rows",
     "draw_responses",
     "enumerate_responses",
+    "exact_proxy_table",
     "fresh_alphas",
     "held_out",
     "measure",
     "policy_moments",
+    "policy_responder",
     "policy_turns",
+    "proxy_table",
+    "random_tree_turns",
     "read_states",
     "response_rows",
+    "response_table",
     "sample_states",
     "sampled_tree_turns",
     "sign_agreement",
     "steps",
-    "tiny_responder",
+    "trained_logits",
     "training_alphas",
     "training_relative",
     "tree_moments",
+    "weights_hash",
     "wilson",
     "write_states",
 ]

@@ -1,5 +1,6 @@
 """Where AEM's coefficient leaves the sign of the exact relative surprisal, step by step."""
 
+import torch
 from torch import Tensor
 
 from turncredit.probe.agreement import sign_agreement
@@ -38,15 +39,18 @@ def disagreement(
     temperature: float = 1.0,
     min_spread: float = 0.1,
     silent: str = "half",
-    tolerance: float = 1e-9,
+    tolerance: float | None = None,
 ) -> dict[str, float]:
     """Share of turns, by weight, whose sign at each step is not that of S - H_resp.
 
     The first entry is 0, the last what AEM gets wrong; a difference of neighbours is what one
     approximation costs, or gives back.  Silent turns count half by default: left out, a step that
     silences many turns would be judged on others than its neighbours.  `tolerance`, in nats, keeps
-    rounding from having a sign.
+    rounding from having a sign; by default 1e-9, and 1e-6 where log-probs or entropies are float32.
     """
+    if tolerance is None:
+        measured = (turns.batch.old_logprobs, turns.batch.entropies)
+        tolerance = 1e-6 if any(values.dtype == torch.float32 for values in measured) else 1e-9
     exact, mass = turns.relative, turns.weights[:, None].expand_as(turns.relative)
     real = ~exact.isnan() & (exact.abs() > tolerance)
     found = {}

@@ -7,8 +7,9 @@ response is an unbiased estimate of H_resp, and M = S - P, which AEM drops, is m
 wherever the responses of a state have similar P.
 
 Each function returns [B, T] float64, NaN for an empty turn, positive for a response held to be
-more surprising than its state's average (where AEM would have alpha < 1).  None is a turn weight:
-AEM leaves M out to be stable, and a better sign of S - H_resp is not yet better training.
+more surprising than its state's average (where AEM would have alpha < 1).  `published` and
+`corrected` are turn weights; AEM leaves M out to be stable, and a better sign of S - H_resp is not
+yet better training.
 
 Siblings are responses to the same context.  `states` [B, T] int64 says which turns share a state;
 None: those of one group that had read exactly the same ids.
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from turncredit.batching import TurnBatch
-from turncredit.credit.aem import aem
+from turncredit.credit.aem import aem, aem_corrected
 from turncredit.credit.gates import known_entropies, opening_entropies
 from turncredit.option_ranges import check_range
 from turncredit.signals import turn_entropies, turn_surprisals
@@ -37,6 +38,20 @@ def published(batch: TurnBatch, *, temperature: float = 1.0, min_spread: float =
     """
     base = torch.zeros(batch.response_mask.shape, dtype=torch.float64)
     alpha = aem(batch, base, temperature=temperature, min_spread=min_spread)
+    return torch.where(batch.turn_lengths() > 0, 1 - alpha, torch.nan)
+
+
+def corrected(
+    batch: TurnBatch,
+    *,
+    temperature: float = 1.0,
+    min_spread: float = 0.1,
+    coefficient: float = 1.0,
+) -> Tensor:
+    """[B, T]: 1 - alpha of `credit.aem_corrected`; no nats, the sign alone means something."""
+    base = torch.zeros(batch.response_mask.shape, dtype=torch.float64)
+    options = {"temperature": temperature, "min_spread": min_spread, "coefficient": coefficient}
+    alpha = aem_corrected(batch, base, **options)
     return torch.where(batch.turn_lengths() > 0, 1 - alpha, torch.nan)
 
 
@@ -121,6 +136,7 @@ def shrunk_baseline(batch: TurnBatch, *, states: Tensor | None = None) -> Tensor
 
 PROXIES: dict[str, Callable[..., Tensor]] = {
     "published": published,
+    "corrected": corrected,
     "length_aware": length_aware,
     "first_k": first_k,
     "state_baseline": state_baseline,

@@ -5,7 +5,6 @@ the policy's context, as in a rollout.  It is drawn at temperature 1 from the fu
 any other setting its log-probability would not be the policy's.
 """
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ from torch import Tensor
 from turncredit.batching import ROUNDING
 from turncredit.environments.actions import closing_tags
 from turncredit.environments.protocol import Environment
+from turncredit.policies.prefix_cache import copies, read_prefix
+from turncredit.policies.protocol import Decoder, MessageEnd, Policy, Tokens
 from turncredit.policies.tiny import TinyPolicy
-from turncredit.policies.tiny_decoder import Decoder
-from turncredit.policies.vocabulary import Vocabulary
 from turncredit.probe.states import State
 from turncredit.records import Turn
 from turncredit.rollout.lockstep import sample
@@ -60,12 +59,12 @@ def draw_responses(
 
 
 @dataclass(frozen=True)
-class TinyResponder:
-    """A tiny policy as a responder: the prefix is read once, by one row, and then copied."""
+class PolicyResponder:
+    """A policy as a responder: the prefix is read once, by one row, and then copied."""
 
-    policy: TinyPolicy
-    closing: frozenset[int]
-    """Ids that end a turn."""
+    policy: Policy
+    ended: MessageEnd
+    """Where a turn ends, as `Tokens.message_end` tells."""
     max_turn_tokens: int
     block_rows: int = 64
     """Rows sampled at a time: the cache holds this many, however many responses are asked for."""
@@ -79,7 +78,8 @@ class TinyResponder:
     def respond(self, prefix_ids: Sequence[int], count: int, *, seed: int) -> list[Turn]:
         """See `Responder`; a response depends neither on the block it is in nor on `count`.
 
-        Raises ValueError for a prefix that is empty or leaves no room for a token.
+        (Of a language model its log-probs may in the last bits.)  Raises ValueError for a prefix
+        that is empty or leaves no room for a token.
         """
         hidden, decoder = read_prefix(self.policy, prefix_ids)
         room = min(self.max_turn_tokens, self.policy.settings.max_tokens - len(prefix_ids))
@@ -93,34 +93,37 @@ class TinyResponder:
 
     def _speak(self, hidden: Tensor, decoder: Decoder, uniforms: Tensor) -> list[Turn]:
         """One turn per row of hidden [rows, width]; uniforms [rows, tokens] decide the tokens."""
-        said: list[list[tuple[int, float, float]]] = [[] for _ in uniforms]
+        said: list[list[int]] = [[] for _ in uniforms]
+        found: list[list[tuple[float, float]]] = [[] for _ in uniforms]
         alive = list(range(len(uniforms)))
         for position in range(uniforms.shape[1]):
-            ids, statistics = sample(self.policy.logits(hidden), uniforms[alive, position])
-            tokens = zip(ids.tolist(), *statistics.tolist(), strict=True)
-            for row, token in zip(alive, tokens, strict=True):
+            draws = uniforms[alive, position].to(hidden.device)
+            ids, statistics = sample(self.policy.logits(hidden), draws)
+            drawn = zip(alive, ids.tolist(), statistics.t().tolist(), strict=True)
+            for row, token, (logprob, entropy) in drawn:
                 said[row].append(token)
-            going = [slot for slot, token in enumerate(ids.tolist()) if token not in self.closing]
+                found[row].append((logprob, entropy))
+            going = [slot for slot, row in enumerate(alive) if not self.ended(said[row])]
             if not going or position + 1 == uniforms.shape[1]:
                 break
             if len(going) < len(alive):
                 decoder.keep(torch.tensor(going))
                 alive = [alive[slot] for slot in going]
             hidden = decoder.step(ids[going])
-        return [_turn(*zip(*tokens, strict=True)) for tokens in said]
+        return [_turn(tuple(i), *zip(*f, strict=True)) for i, f in zip(said, found, strict=True)]
 
 
-def tiny_responder(
-    policy: TinyPolicy,
-    vocabulary: Vocabulary,
+def policy_responder(
+    policy: Policy,
+    tokens: Tokens,
     environment: Environment,
     *,
     max_turn_tokens: int,
     block_rows: int = 64,
-) -> TinyResponder:
+) -> PolicyResponder:
     """The responder whose turns end where `roll_out` ends them in this environment."""
-    closing = frozenset(map(vocabulary.id, closing_tags(environment.actions)))
-    return TinyResponder(policy, closing, max_turn_tokens, block_rows)
+    ended = tokens.message_end(closing_tags(environment.actions))
+    return PolicyResponder(policy, ended, max_turn_tokens, block_rows)
 
 
 @torch.inference_mode()
@@ -135,7 +138,7 @@ def enumerate_responses(
     """Every turn the policy can say after `prefix_ids`; their probabilities sum to 1.
 
     Raises ValueError if there may be more than `limit` (V words and m tokens have up to V^m), and
-    what `TinyResponder.respond` raises.
+    what `PolicyResponder.respond` raises.
     """
     hidden, decoder = read_prefix(policy, prefix_ids)
     room = min(max_turn_tokens, policy.settings.max_tokens - len(prefix_ids))
@@ -155,30 +158,6 @@ def enumerate_responses(
         decoder.keep(torch.tensor(parents))
         hidden = decoder.step(torch.tensor([turn.sampled_ids[-1] for turn in going]))
     return done
-
-
-def read_prefix(policy: TinyPolicy, prefix_ids: Sequence[int]) -> tuple[Tensor, Decoder]:
-    """Hidden state [1, width] after the prefix, and the decoder of one row that has read it.
-
-    Raises ValueError for a prefix that is empty or leaves no room for a token.
-    """
-    longest = policy.settings.max_tokens
-    if not 0 < len(prefix_ids) < longest:
-        raise ValueError(
-            f"prefix_ids: {len(prefix_ids)} ids; need 1 to max_tokens - 1 = {longest - 1}"
-        )
-    decoder = policy.decoder(1)
-    *before, last = prefix_ids
-    for token in before:
-        decoder.step(torch.tensor([token]), [])
-    return decoder.step(torch.tensor([last])), decoder
-
-
-def copies(decoder: Decoder, rows: int) -> Decoder:
-    """A decoder of `rows` copies of the only row of `decoder`, which stays as it is."""
-    copied = copy.copy(decoder)  # `keep` makes new tensors, it does not write into the old ones
-    copied.keep(torch.zeros(rows, dtype=torch.int64))
-    return copied
 
 
 def _grown(turns: Sequence[Turn], logits: Tensor) -> Iterator[tuple[int, Turn]]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from turncredit.environments.actions import closing_tags
+from turncredit.environments.oracle import oracle_turn
 from turncredit.environments.protocol import Environment, Episode
 from turncredit.policies.protocol import Decoder, Policy, Tokens
 from turncredit.records import Trajectory, Turn
@@ -87,7 +88,8 @@ def roll_out(
     ]
     ended = vocabulary.message_end(closing_tags(environment.actions))
     # One line a row: more rows at the end leave the numbers of the first ones alone.
-    uniforms = torch.rand(len(rows), limit, generator=torch_stream(seed, "sampling", step))
+    stream = torch_stream(seed, "sampling", step)
+    uniforms = torch.rand(len(rows), limit, generator=stream, dtype=_precision(len(vocabulary)))
     decoder = _read_prompts(policy, rows)
     record: list[Tensor] = []
     recorded = 0
@@ -115,11 +117,21 @@ def roll_out(
     return [_finish(row, logprobs, entropies) for row in rows]
 
 
+SMALL_VOCABULARY = 16_384
+"""Tokens up to which probabilities are summed up in float32, whose steps at 1 are 6e-8.  Of more,
+the rare ones lie closer: then some would never be drawn, and the last one too often or never."""
+
+
+def _precision(tokens: int) -> torch.dtype:
+    return torch.float32 if tokens <= SMALL_VOCABULARY else torch.float64
+
+
 def sample(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Inverse-CDF samples from logits [n, V]: ids [n], and their log-probs and entropies [2, n]."""
     logprobs = torch.log_softmax(logits, dim=-1)
     probabilities = logprobs.exp()
-    cumulative = probabilities.cumsum(-1)
+    precision = torch.promote_types(uniforms.dtype, _precision(logits.shape[1]))
+    cumulative = probabilities.cumsum(-1, dtype=precision)
     thresholds = (uniforms * cumulative[:, -1]).unsqueeze(1)
     ids = torch.searchsorted(cumulative, thresholds, right=True).clamp_(max=logits.shape[1] - 1)
     chosen = logprobs.gather(1, ids).squeeze(1)
@@ -205,6 +217,7 @@ def _finish(row: _Row, logprobs: list[float], entropies: list[float]) -> Traject
         success=row.episode.success,
         stop_reason=row.stop_reason or "max_tokens",
         grounded=row.grounded if cut else row.episode.grounded,
+        oracle_turn=oracle_turn(row.episode, len(turns)),
     )
 
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from turncredit.batching import TurnBatch
+from turncredit.option_ranges import check_choice
 from turncredit.signals.ratios import LOG_RATIO_LIMIT
 from turncredit.signals.turns import (
-    check_known,
     checked,
     sampled_mean,
     turn_index_means,
@@ -62,7 +62,7 @@ def mean_divergences(batch: TurnBatch) -> dict[str, float]:
 
 def _divergences(batch: TurnBatch, logprobs: Tensor | None, estimator: str, owner: str) -> Tensor:
     """[B, L]; where not sampled it means nothing."""
-    check_known("estimator", estimator, DIVERGENCES)
+    check_choice(owner, "estimator", estimator, DIVERGENCES)
     reference = _field(batch, "ref_logprobs", owner)
     chosen = batch.old_logprobs if logprobs is None else checked("logprobs", logprobs, batch)
     gap = (reference - chosen).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from turncredit.batching import TurnBatch
+from turncredit.option_ranges import check_range
 from turncredit.signals.turns import (
     by_outcome,
-    check_range,
     checked,
     sampled_mean,
     turn_index_means,
@@ -94,7 +94,7 @@ def small_spread_groups(batch: TurnBatch, *, min_spread: float = 0.1) -> float:
     ...     two_turns_and_one(), min_spread=0.3)
     (0.0, 1.0)
     """
-    check_range("min_spread", min_spread)
+    check_range("small_spread_groups", "threshold", min_spread=min_spread)
     lengths = batch.turn_lengths()
     real = lengths > 0
     entropies = (batch.turn_sums(batch.entropies) / lengths)[real]

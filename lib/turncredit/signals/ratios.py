@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from turncredit.batching import TurnBatch, row_sums
+from turncredit.option_ranges import check_choice, check_range
 from turncredit.signals.turns import (
-    check_known,
-    check_range,
     checked,
     turn_index_means,
     turn_index_token_means,
@@ -49,8 +48,8 @@ def turn_outside_shares(
     tensor([[0.5000, 0.0000],
             [1.0000,    nan]])
     """
-    check_known("level", level, LEVELS[:2])
-    check_range("eps", eps)
+    check_choice("turn_outside_shares", "level", level, LEVELS[:2])
+    check_range("turn_outside_shares", "threshold", eps=eps)
     of_turns = level == "turn"
     ratios = turn_ratios(batch, logprobs) if of_turns else _ratios(batch, logprobs, "token")
     outside = _outside(ratios, eps)
@@ -135,7 +134,7 @@ def ratio_columns(
     whose options, arguments and errors these are).  logprobs: [B, L], each trajectory's under the
     policy that its own update started from.
     """
-    check_range("eps", eps)
+    check_range("ratio_columns", "threshold", eps=eps)
     ratios = turn_ratios(batch, logprobs.detach())
     largest = torch.where(ratios.isnan(), -torch.inf, ratios).amax(dim=0)
     clipped = turn_clip_fractions(
@@ -158,9 +157,8 @@ def _clipped(
     level: str,
 ) -> Tensor:
     """[B, L]: 1 where the clip raises a token's loss, 0 where not, NaN where that is unknown."""
-    check_range("clip_low", clip_low)
-    check_range("clip_high", clip_high)
-    check_known("level", level, LEVELS)
+    check_range("turn_clip_fractions", "threshold", clip_low=clip_low, clip_high=clip_high)
+    check_choice("turn_clip_fractions", "level", level, LEVELS)
     credit = checked("advantages", advantages, batch).detach()
     ratios = _ratios(batch, logprobs, level)
     above, below = (ratios > 1 + clip_high) & (credit > 0), (ratios < 1 - clip_low) & (credit < 0)

@@ -72,15 +72,3 @@ def checked(name: str, values: Tensor, batch: TurnBatch) -> Tensor:
     if values.shape != wanted:
         raise ValueError(f"{name} have shape {tuple(values.shape)}, not [B, L] = {wanted}")
     return values
-
-
-def check_range(name: str, value: float) -> None:
-    """ValueError naming a value that is NaN or below 0."""
-    if not value >= 0:
-        raise ValueError(f"{name} is {value}; need a number of at least 0")
-
-
-def check_known(name: str, value: str, known: tuple[str, ...]) -> None:
-    """ValueError naming a value that is not one of the known ones."""
-    if value not in known:
-        raise ValueError(f"{name} is {value!r}; need one of {', '.join(known)}")

@@ -16,7 +16,7 @@ from turncredit.training.settings import (
     ResamplingSettings,
     TrainingSettings,
 )
-from turncredit.training.update import (
+from turncredit.training.updates import (
     accumulate_gradient,
     new_optimiser,
     rescore,

@@ -9,7 +9,7 @@ from turncredit.records import Trajectory
 from turncredit.rollout import roll_out
 from turncredit.seeding import derive, python_stream
 from turncredit.training.settings import TrainingSettings
-from turncredit.worlds.base import World
+from turncredit.worlds.base import Question, World
 
 
 class Collected(NamedTuple):
@@ -19,6 +19,8 @@ class Collected(NamedTuple):
     group_ids: list[int]
     counts: dict[str, float]
     """Those of `resample_groups`; nothing without resampling."""
+    questions: dict[str, Question]
+    """All that were asked, by id."""
 
 
 def collect(
@@ -36,12 +38,14 @@ def collect(
     If no group of any round teaches anything, the first round is what there is.
     """
     rounds: list[list[list[Trajectory]]] = []
+    asked: dict[str, Question] = {}
 
     def draw(number: int) -> list[list[Trajectory]]:
         stream = seed if number == 0 else derive(seed, "resampling", number)
         questions = world.train_questions(
             settings.questions_per_step, python_stream(stream, "questions", step)
         )
+        asked.update({question.id: question for question in questions})
         trajectories = roll_out(
             policy,
             vocabulary,
@@ -56,7 +60,7 @@ def collect(
         return rounds[-1]
 
     if settings.resampling is None:
-        return _together(draw(0), {})
+        return _together(draw(0), {}, asked)
     wanted = settings.questions_per_step
     try:
         groups, counts = resample_groups(
@@ -64,7 +68,7 @@ def collect(
         )
     except NoUsableGroups as error:
         groups, counts = rounds[0], error.counts
-    return _together(groups, counts)
+    return _together(groups, counts, asked)
 
 
 def _teaches(group: list[Trajectory]) -> bool:
@@ -72,7 +76,9 @@ def _teaches(group: list[Trajectory]) -> bool:
     return len({trajectory.reward for trajectory in group} - {None}) > 1
 
 
-def _together(groups: list[list[Trajectory]], counts: dict[str, float]) -> Collected:
+def _together(
+    groups: list[list[Trajectory]], counts: dict[str, float], asked: dict[str, Question]
+) -> Collected:
     trajectories = [trajectory for group in groups for trajectory in group]
     group_ids = [number for number, group in enumerate(groups) for _ in group]
-    return Collected(trajectories, group_ids, counts)
+    return Collected(trajectories, group_ids, counts, asked)

@@ -59,7 +59,12 @@ def step_metrics(
 
 
 def zero_variance_share(batch: TurnBatch) -> float:
-    """Share of groups whose known rewards are all equal, or all missing: they give no gradient."""
+    """Share of groups whose known outcome rewards are all equal, or all missing.
+
+    A base that compares rewards within a group learns nothing from their outcome.  Such a group may
+    move the policy all the same: by penalties on length or divergence, which shape the rewards
+    after they are counted here, by a term of the loss, or by a base that compares otherwise.
+    """
     usable = usable_groups(batch.rewards, batch.group_ids)
     groups, teaching = (ids.unique().numel() for ids in (batch.group_ids, batch.group_ids[usable]))
     return (groups - teaching) / groups

@@ -16,12 +16,7 @@ from turncredit.training.collect import collect
 from turncredit.training.log import StepLog, Stopwatch, step_metrics, turn_rows
 from turncredit.training.method import Method
 from turncredit.training.settings import TrainingSettings
-from turncredit.training.update import (
-    rescore,
-    set_learning_rate,
-    split_updates,
-    update,
-)
+from turncredit.training.updates import rescore, set_learning_rate, split_updates, update
 from turncredit.worlds.base import World
 
 
@@ -55,6 +50,7 @@ def train(
         drawn = collect(policy, vocabulary, environment, world, settings, seed=seed, step=step)
         clock.lap("rollout")
         batch = from_trajectories(drawn.trajectories, group_ids=drawn.group_ids)
+        batch, filled = method.fill(batch, policy, vocabulary, drawn)
         parts = split_updates(
             batch, settings.updates_per_batch, torch_stream(seed, "updates", step)
         )
@@ -73,7 +69,8 @@ def train(
         del live  # its graph would lie beside the next rollout
         clock.lap("update")
         metrics = {"tool_failures": sum(environment.failures.values()) - failed_before}
-        metrics |= step_metrics(drawn.trajectories, batch, credit) | updates | drawn.counts
+        metrics |= step_metrics(drawn.trajectories, batch, credit) | updates | drawn.counts | filled
+        advantages = method.as_clipped(batch, advantages)
         metrics |= clip_fractions_by_sign(batch, current, advantages, **method.clip)
         ratios = ratio_columns(batch, current, advantages, **method.clip)
         rows = turn_rows(drawn.trajectories, batch, **ratios)

@@ -9,11 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turncredit.batch_contract import LAYOUT, TYPES
 from turncredit.batching import TurnBatch, two_turns_and_one
 from turncredit.credit import BASES, TURN_WEIGHTS, Credit, assign_credit, weigh
 from turncredit.credit.gates import update_reference
 from turncredit.methods import option_names
 from turncredit.objectives import OBJECTIVES, batch_totals
+from turncredit.objectives.tokens import segment_means
+from turncredit.option_ranges import check_choice
+from turncredit.policies.protocol import Policy, Tokens
+from turncredit.training.collect import Collected
+from turncredit.training.turn_inputs import TURN_INPUTS, TurnInput
 
 SET_BY_THE_LOOP = frozenset(
     {"total_tokens", "total_sequences", "reference", "logprobs", "generator"}
@@ -22,6 +28,9 @@ SET_BY_THE_LOOP = frozenset(
 
 RATIO_LEVELS = {"gspo": "sequence", "gspo_token": "sequence", "turn_gspo": "turn"}
 """Whose ratio an objective clips; that of the token for all others."""
+
+ONE_ADVANTAGE = ("gspo",)
+"""Objectives that give a trajectory the mean advantage of its tokens before they clip."""
 
 NOTHING_SEEN = torch.empty(0, dtype=torch.float64)
 """The running mean of turn entropies before the first step."""
@@ -41,6 +50,8 @@ class Method:
     def __post_init__(self) -> None:
         for kind, table in (("base", BASES), ("weight", TURN_WEIGHTS), ("objective", OBJECTIVES)):
             known = set(option_names(table[getattr(self, kind)])) - SET_BY_THE_LOOP
+            if kind == "base" and self.turn_input is not None:
+                known |= set(self.turn_input.options)
             unknown = sorted(set(getattr(self, f"{kind}_options")) - known)
             if unknown:
                 raise ValueError(
@@ -56,13 +67,36 @@ class Method:
             batch,
             self.base,
             self.weight,
-            self.base_options | _known(base, given),
+            self._options(filling=False) | _known(base, given),
             self.weight_options | _known(weight, given),
         )
 
     def reweigh(self, batch: TurnBatch, base: Tensor, logprobs: Tensor) -> Credit:
         """The credit of base advantages [B, L] under the current policy's logprobs [B, L]."""
         return weigh(batch, base, self.weight, self.weight_options | {"logprobs": logprobs})
+
+    @property
+    def turn_input(self) -> TurnInput | None:
+        """What its base, or the base that this one is put on, wants the loop to fill in."""
+        return TURN_INPUTS.get(self.base) or TURN_INPUTS.get(self.base_options.get("base"))
+
+    def fill(
+        self, batch: TurnBatch, policy: Policy, tokens: Tokens, drawn: Collected
+    ) -> tuple[TurnBatch, dict[str, float]]:
+        """The batch with its `turn_input`, before any update, and counts for metrics.csv.
+
+        The same batch, and nothing to count, for a method that has none.
+        """
+        if self.turn_input is None:
+            return batch, {}
+        options = self._options(filling=True)
+        values, counts = self.turn_input.fill(policy, tokens, drawn, batch, **options)
+        return batch.replace(**{self.turn_input.field: values}), counts
+
+    def _options(self, *, filling: bool) -> dict[str, Any]:
+        """Of the base's options, those of its turn input, or all the others."""
+        names = self.turn_input.options if self.turn_input else {}
+        return {k: value for k, value in self.base_options.items() if (k in names) == filling}
 
     @property
     def follows_the_policy(self) -> bool:
@@ -74,7 +108,13 @@ class Method:
 
         Plays base, weight and objective on two invented trajectories with what a loop provides.
         """
-        batch = two_turns_and_one().replace(grounded=torch.tensor([True, False]))
+        known = {"grounded": torch.tensor([True, False]), "oracle_turn": torch.tensor([1, -1])}
+        batch = two_turns_and_one().replace(**known)
+        if self.turn_input is not None:
+            for name, value in self._options(filling=True).items():
+                check_choice(self.base, name, value, self.turn_input.options[name])
+            kind = TYPES[LAYOUT[self.turn_input.field][1]][0]
+            batch = batch.replace(**{self.turn_input.field: torch.zeros(2, 2, dtype=kind)})
         given = {"generator": torch.Generator(), "logprobs": batch.old_logprobs}
         advantages = self.credit(batch, **given).advantages
         objective = OBJECTIVES[self.objective]
@@ -98,6 +138,20 @@ class Method:
             low, high = 1.0, cap - 1
         level = RATIO_LEVELS.get(self.objective, "token")
         return {"clip_low": low, "clip_high": high, "level": level}
+
+    def as_clipped(self, batch: TurnBatch, advantages: Tensor) -> Tensor:
+        """[B, L] to [B, L]: the advantages whose signs decide what the objective clips.
+
+        Those of `gspo` are one for each trajectory, the mean over its sampled tokens: a turn that a
+        weight has silenced is clipped with the others.
+        """
+        if self.objective not in ONE_ADVANTAGE:
+            return advantages
+        places, lengths = batch.spans.places, batch.response_mask.sum(dim=1)
+        means = segment_means(advantages.flatten()[places], lengths)
+        return (
+            torch.zeros_like(advantages).flatten().index_copy(0, places, means).view_as(advantages)
+        )
 
     def remember(self, memory: dict[str, Tensor], batch: TurnBatch) -> None:
         """Update in place what the weight has to know of earlier steps, if anything.

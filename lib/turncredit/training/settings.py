@@ -77,6 +77,8 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         require_positive(self, "steps", "questions_per_step", "learning_rate", "max_gradient_norm")
         require_positive(self, "max_turn_tokens", "checkpoint_every")
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps = {self.warmup_steps} must be at least 0")
         if self.group_size < 2:
             raise ValueError(f"group_size = {self.group_size}: a group of one has no baseline")
         if not 1 <= self.updates_per_batch <= self.questions_per_step:

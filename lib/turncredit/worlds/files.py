@@ -13,6 +13,7 @@ from turncredit.answers import exact_match, normalise_answer
 from turncredit.retrieval import RetrievalClient, Retriever, encoder_from_name
 from turncredit.retrieval.passages import parse_passage
 from turncredit.seeding import python_stream
+from turncredit.storage import content_sha256, file_stamp
 from turncredit.worlds.base import Document, Question
 from turncredit.worlds.question_files import read_rows, to_question
 
@@ -202,6 +203,25 @@ class IndexSettings:
         stored = load_index(folder, encoder, corpus=corpus, parameters=self.parameters)
         return Retriever(stored.passages, encoder, stored.index)
 
+    def files(self) -> list[Path]:
+        """Manifest, index and corpus, as far as the manifest can be read."""
+        from turncredit.retrieval.stored import INDEX, MANIFEST, read_manifest
+
+        folder = paths.repository() / self.folder
+        try:
+            corpus = self.corpus or read_manifest(folder)["corpus"]
+        except (ValueError, OSError):
+            return []  # opening says what is wrong
+        return [folder / MANIFEST, folder / INDEX, paths.repository() / corpus]
+
+    def content_hashes(self) -> dict[str, str]:
+        """Hashes by key that the manifest pins and `load_index` has compared with the files."""
+        from turncredit.retrieval.stored import read_manifest
+
+        manifest = read_manifest(paths.repository() / self.folder)
+        pinned = ("corpus_sha256", "index_sha256", "encoder")
+        return {f"world.retriever.{name}": str(manifest.get(name)) for name in pinned}
+
 
 @dataclass(frozen=True)
 class FileSettings:
@@ -220,11 +240,17 @@ class FileSettings:
 
         Two worlds of equal settings and stamps are the same.
         """
-        named = [self.train, self.evaluation]
-        if self.retriever.KIND == "index":
-            named += [f"{self.retriever.folder}/manifest.json", self.retriever.corpus or ""]
-        found = [path for name in named if (path := paths.repository() / name).is_file()]
-        return tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in found)
+        named = [paths.repository() / name for name in (self.train, self.evaluation)]
+        named += self.retriever.files() if self.retriever.KIND == "index" else []
+        return tuple(file_stamp(file) for file in named if file.is_file())
+
+    def content_hashes(self) -> dict[str, str]:
+        """What the files behind the world hold, by key; of a server nothing is known."""
+        found = {
+            f"world.{key}": content_sha256(paths.repository() / getattr(self, key))
+            for key in ("train", "evaluation")
+        }
+        return found | (self.retriever.content_hashes() if self.retriever.KIND == "index" else {})
 
     def open(self) -> FileWorld:
         """The world.  Raises ValueError naming the key and what is wrong with its value."""

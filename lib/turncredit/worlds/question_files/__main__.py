@@ -38,6 +38,8 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _convert(options: argparse.Namespace) -> int:
+    if options.target.exists() and not options.force:
+        raise ValueError(f"{options.target} exists already; --force overwrites it")
     rows = read_rows(options.source, data_source=options.data_source, split=options.split)
     if options.template:
         template = options.template.read_text(encoding="utf-8", errors="replace")
@@ -66,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_argument("target", type=Path)
     convert.add_argument("--template", type=Path, help="file with the prompt around {question}")
     convert.add_argument("--agent-name", default="", help="verl's agent loop for these rows")
+    convert.add_argument("--force", action="store_true", help="overwrite the target")
     convert.set_defaults(run=_convert)
     for command in (check, convert):
         command.add_argument("--data-source", default="", help="where rows name none, e.g. nq")

@@ -1,0 +1,30 @@
+"""The published claims, what is measured here for each, and the verdict by rule.
+
+`claims.yaml` holds the claims with their numbers and sources, `records` their types, `measure`
+takes a claim's number out of the table of outcomes, `judge` decides.
+"""
+
+from turncredit.claims.judge import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, ROW, decide, judge
+from turncredit.claims.records import (
+    CLAIMS,
+    QUANTITIES,
+    Claim,
+    Measurement,
+    NotTestable,
+    read_claims,
+)
+
+__all__ = [
+    "CLAIMS",
+    "NOT_REPRODUCED",
+    "NOT_TESTABLE",
+    "QUANTITIES",
+    "REPRODUCED",
+    "ROW",
+    "Claim",
+    "Measurement",
+    "NotTestable",
+    "decide",
+    "judge",
+    "read_claims",
+]

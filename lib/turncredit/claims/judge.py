@@ -1,0 +1,108 @@
+"""Verdicts: reproduced, not reproduced, or not testable here, by rule and with the reason.
+
+The interval decides.  Reproduced: it lies wholly where the claim holds.  Not reproduced: it lies
+wholly where the claim does not hold (contradicted), or it leaves open whether the claim holds but
+excludes the effect that was published (ruled out).  Else these seeds cannot tell, which is no
+verdict on the claim: not testable here, and the reason says "undecided at n seeds".  Too few seeds,
+no runs, no number or no interval are not testable here as well, never a verdict.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from turncredit.claims.measure import Measured, measure
+from turncredit.claims.records import KEYS, Claim, Measurement
+
+REPRODUCED = "reproduced"
+NOT_REPRODUCED = "not reproduced"
+NOT_TESTABLE = "not testable here"
+
+ROW = (
+    *"claim task source sentence published ours low high level".split(),
+    *"seeds missing unit verdict reason run".split(),
+)
+"""Columns of the table of claims."""
+
+
+def judge(
+    claims: Sequence[Claim], table: pd.DataFrame, *, level: float = 0.95, seed: int = 0
+) -> list[dict[str, Any]]:
+    """One row (`ROW`) per claim and task, in order; one without a task if it cannot be tested.
+
+    table: one row per run with the columns `KEYS` and those `QUANTITIES` that there are.  Claims
+    about others are not testable here.  level: of every interval; nothing corrects for the number
+    of claims (`stats.holm`).  seed: of the bootstrap.
+    Raises ValueError for a missing key column, or a run that is there twice.
+    """
+    absent = [name for name in KEYS if name not in table]
+    if absent:
+        raise ValueError(f"the table of outcomes has no column {absent[0]!r}")
+    rows = []
+    for claim in claims:
+        if claim.test.KIND == "measured":
+            rows += [_judged(claim, task, table, level, seed) for task in claim.test.tasks]
+        else:
+            rows.append(_row(claim, "", None, level, NOT_TESTABLE, claim.test.reason))
+    return rows
+
+
+def decide(measured: Measured, measurement: Measurement) -> tuple[str, str]:
+    """Verdict and reason from the interval, the number of seeds and the published effect."""
+    needed, seeds = measurement.seeds, measured.seeds
+    if seeds == 0:
+        return NOT_TESTABLE, "no run has this number"
+    if seeds < needed:
+        return NOT_TESTABLE, f"{seeds} seeds have this number, {needed} are needed"
+    if any(map(math.isnan, (measured.value, measured.low, measured.high))):
+        return NOT_TESTABLE, f"no interval at {seeds} seeds"
+    least, greatest = measurement.inside
+    above, below = (
+        least is None or measured.low > least,
+        greatest is None or measured.high < greatest,
+    )
+    claimed = _region(measurement.inside)
+    if above and below:
+        return REPRODUCED, f"the interval lies {claimed}"
+    if (least is not None and measured.high <= least) or (
+        greatest is not None and measured.low >= greatest
+    ):
+        return NOT_REPRODUCED, f"contradicted: no part of the interval lies {claimed}"
+    effect = measurement.effect
+    if effect is not None and not measured.low <= effect <= measured.high:
+        return NOT_REPRODUCED, f"the published effect of {effect:g} is ruled out"
+    return NOT_TESTABLE, f"undecided at {seeds} seeds: the interval lies only partly {claimed}"
+
+
+def _judged(
+    claim: Claim, task: str, table: pd.DataFrame, level: float, seed: int
+) -> dict[str, Any]:
+    names = [*claim.test.quantity, *(["shifted"] if claim.test.among == "shifted" else [])]
+    absent = [name for name in names if name not in table]
+    if absent:
+        reason = f"the outcomes have no column {absent[0]}"
+        return _row(claim, task, None, level, NOT_TESTABLE, reason)
+    measured = measure(claim.test, task, table, level=level, seed=seed)
+    return _row(claim, task, measured, level, *decide(measured, claim.test))
+
+
+def _row(
+    claim: Claim, task: str, measured: Measured | None, level: float, verdict: str, reason: str
+) -> dict[str, Any]:
+    found = measured or Measured(math.nan, math.nan, math.nan, 0, 0, "")
+    published = "; ".join(f"{name} {value:g}" for name, value in claim.published.items())
+    values = (
+        *(claim.id, task, f"{claim.source}, {claim.where}", claim.sentence, published),
+        *(found.value, found.low, found.high, level, found.seeds, found.missing),
+        *(claim.unit, verdict, reason, found.runs),
+    )
+    return dict(zip(ROW, values, strict=True))
+
+
+def _region(inside: tuple[float | None, ...]) -> str:
+    least, greatest = inside
+    if greatest is None:
+        return f"above {least:g}"
+    return f"below {greatest:g}" if least is None else f"between {least:g} and {greatest:g}"

@@ -1,0 +1,125 @@
+"""What a claim is, and the file that holds them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from turncredit import params
+
+CLAIMS = Path(__file__).with_name("claims.yaml")
+
+KEYS = ("task", "arm", "seed", "block", "run")
+"""Columns every table of outcomes has: which run, its warm start, and the file it was read from."""
+
+_WINDOWS = (
+    "reward entropy clip_fraction turns accuracy_turn_1 entropy_turn_0 entropy_turn_1".split()
+)
+
+QUANTITIES = (
+    *"collapsed shifted exact_match grounded search_first turns turns_sd malformed".split(),
+    *"reward_end entropy_early entropy_end clip_fraction_max mismatch_max".split(),
+    *"probe_pearson probe_sign_agreement".split(),
+    *(f"{name}_{period}" for name in _WINDOWS for period in ("before", "after")),
+)
+"""Columns that a claim may measure, a number per run; NaN where a run has none.
+
+collapsed, shifted: 1 or 0.  exact_match, grounded, search_first, turns, turns_sd (standard
+deviation over trajectories), malformed: of the final evaluation.  reward_end, entropy_end: means
+over the last steps, entropy_early over the first.  clip_fraction_max, mismatch_max: greatest of any
+step.  ..._before, ..._after: means over the steps that `stats.windows` puts around the shift, or at
+the two ends of a run without one.  probe_...: agreement of AEM's coefficients with sampled
+surprisals.  Shares of 1, not percent; entropies in nats.
+"""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How a claim is tested: which number of which runs, and where it must lie."""
+
+    KIND = "measured"
+
+    rule: Literal["mean", "share", "difference", "share_difference", "sd_ratio"]
+    """mean, share: of `arm`; difference (paired by seed), share_difference: `arm` minus
+    `reference`; sd_ratio: standard deviation over seeds, `arm` over `reference`."""
+    quantity: dict[str, float]
+    """The number of a run: a sum of columns, each times its factor."""
+    among: Literal["all", "shifted"]
+    """Runs that count: all, or those whose behaviour shifted."""
+    tasks: tuple[str, ...]
+    """Each is judged by itself."""
+    arm: str
+    reference: str | None
+    inside: tuple[float | None, ...]
+    """Least and greatest value for which the claim holds, both excluded; null: no bound."""
+    effect: float | None
+    """The published size of the same quantity, null if it is unknown or not comparable here."""
+    seeds: int
+    """Fewest seeds, of each arm, from which a verdict is drawn."""
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.quantity if name not in QUANTITIES]
+        if unknown or not self.quantity:
+            named = repr(unknown[0]) if unknown else "nothing"
+            raise ValueError(f"quantity names {named}; known: {', '.join(QUANTITIES)}")
+        if (self.reference is None) != (self.rule in ("mean", "share")):
+            raise ValueError(f"reference = {self.reference!r} does not suit rule {self.rule!r}")
+        if len(self.inside) != 2 or self.inside == (None, None):
+            raise ValueError(f"inside = {list(self.inside)} is not [least, greatest]")
+        if None not in self.inside and self.inside[0] >= self.inside[1]:
+            raise ValueError(f"inside = {list(self.inside)} holds no value")
+        if self.effect is not None and not _between(self.inside, self.effect):
+            raise ValueError(f"effect = {self.effect} is outside {list(self.inside)}")
+        if not self.tasks:
+            raise ValueError("tasks is empty")
+        if self.seeds < 2:
+            raise ValueError(f"seeds = {self.seeds} must be at least 2")
+
+
+@dataclass(frozen=True)
+class NotTestable:
+    """A claim that nothing here can test."""
+
+    KIND = "not_testable"
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not self.reason.strip():
+            raise ValueError("reason is empty")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of a source that could be wrong."""
+
+    id: str
+    source: Literal["slides", "AEM v1", "AEM later version"]
+    where: str
+    """Section, figure or table."""
+    sentence: str
+    """What is claimed, in this project's words."""
+    published: dict[str, float]
+    """The numbers of the source, by what they are; empty if it gives none."""
+    unit: str
+    test: Measurement | NotTestable
+
+
+@dataclass(frozen=True)
+class _ClaimFile:
+    claims: tuple[Claim, ...]
+
+    def __post_init__(self) -> None:
+        ids = [claim.id for claim in self.claims]
+        repeated = [name for name in ids if ids.count(name) > 1]
+        if repeated:
+            raise ValueError(f"claim {repeated[0]!r} is there twice")
+
+
+def read_claims(path: Path = CLAIMS) -> tuple[Claim, ...]:
+    """The claims of a file; ValueError naming file, key and value where one is not as it should."""
+    return params.load(_ClaimFile, path).claims
+
+
+def _between(bounds: tuple[float | None, ...], value: float) -> bool:
+    low, high = bounds
+    return (low is None or low < value) and (high is None or value < high)

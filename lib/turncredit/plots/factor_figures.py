@@ -1,0 +1,154 @@
+"""Figures of runs by a factor: clip ranges, difficulty of questions, grids of regimes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from turncredit import paths, results
+from turncredit.plots.panels import legend, say_absent, say_no_runs, select, task_grid
+from turncredit.plots.sources import RUN, FigureParams
+from turncredit.plots.style import WIDTH, arm_label, arm_looks, styled
+
+UPDATES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "D"), ("#CC79A7", "v"), ("#E69F00", "P"))
+
+CLIP_QUANTITIES = {
+    "clip_fraction": "clip fraction\n(mean over steps)",
+    "turns_sd": "turns, standard\ndeviation over steps",
+    "exact_match": "final exact match\n(share)",
+}
+
+
+@styled
+def clip_grid(
+    table: pd.DataFrame,
+    levels: Sequence[str] = ("token", "turn", "sequence"),
+    *,
+    quantities: dict[str, str] = CLIP_QUANTITIES,
+) -> Figure:
+    """What clipping does, by the level of the ratio, its range and the updates on a batch.
+
+    table: one row per run: level, clip_range (number or text; in order of first appearance),
+    updates, seed and the columns of `quantities`.  Dots are seeds, lines their means; a level
+    without runs says so.  One task per figure.
+    """
+    size = (WIDTH, 0.9 + 1.75 * len(quantities))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(quantities), len(levels), squeeze=False, sharex="col", sharey="row")
+    looks = dict(zip(sorted(table["updates"].unique()), UPDATES, strict=False))
+    for column, level in enumerate(levels):
+        axes[0, column].set_title(f"{level} ratio", loc="left")
+        runs = table[table["level"] == level]
+        for axis, name in zip(axes[:, column], quantities, strict=True):
+            if runs.empty:
+                say_no_runs(axis)
+            else:
+                _by_factor(axis, runs, "clip_range", name, "updates", looks)
+        if len(runs):
+            _count_title(axes[0, column], runs.groupby(["clip_range", "updates"])["seed"].count())
+        axes[-1, column].set_xlabel("clip range")
+    for axis, label in zip(axes[:, 0], quantities.values(), strict=True):
+        axis.set_ylabel(label)
+    entries = [
+        _dot_entry(colour, marker, f"{updates} update{'s' if updates > 1 else ''} per batch")
+        for updates, (colour, marker) in looks.items()
+    ]
+    legend(figure, entries)
+    return figure
+
+
+def _count_title(axis: Axes, counts: pd.Series) -> None:
+    few, many = counts.min(), counts.max()
+    text = f"{few}" if few == many else f"{few}–{many}"
+    axis.set_title(f"seeds per point: {text}", loc="right", fontsize=7, weight="normal")
+
+
+def _by_factor(
+    axis: Axes, runs: pd.DataFrame, factor: str, quantity: str, line: str, looks: dict
+) -> None:
+    """Dots and mean lines over a factor's values in order of appearance, lines side by side."""
+    values = list(dict.fromkeys(runs[factor]))
+    places = {value: place for place, value in enumerate(values)}
+    offsets = np.linspace(-0.25, 0.25, len(looks)) if len(looks) > 1 else [0.0]
+    for (key, (colour, marker)), offset in zip(looks.items(), offsets, strict=True):
+        own = runs[runs[line] == key]
+        axis.scatter(
+            own[factor].map(places).astype(float) + offset, own[quantity], s=15, marker=marker,
+            facecolors="none", edgecolors=colour, linewidths=0.8, zorder=3,
+        )  # fmt: skip
+        mean = own.groupby(factor, sort=False)[quantity].mean()
+        axis.plot(
+            [places[v] + offset for v in values if v in mean.index],
+            [mean[v] for v in values if v in mean.index], color=colour, linewidth=1.4,
+        )  # fmt: skip
+    axis.set_xticks(range(len(values)), [v if isinstance(v, str) else f"{v:g}" for v in values])
+    axis.set_xlim(-0.5, len(values) - 0.5)
+
+
+def _dot_entry(colour: str, marker: str, label: str) -> Line2D:
+    return Line2D([], [], color=colour, marker=marker, markersize=4.5, linewidth=1.4, label=label)
+
+
+def difficulty_rows(settings: FigureParams, by: str) -> pd.DataFrame:
+    """Success of the final evaluation by a column of questions.csv, such as `hops` or `search`.
+
+    Result: task, arm, seed, bin, questions, success (share).  Runs without the table, since they
+    are not over or lost their policy, are not in it.
+    """
+    frames = []
+    for experiment in settings.experiments:
+        root = paths.results(settings.tier) / experiment
+        if results.table_paths(root, "questions.csv"):
+            frames.append(results.read_table(root, "questions.csv"))
+    if not frames:
+        return pd.DataFrame(columns=[*RUN, "bin", "questions", "success"])
+    groups = pd.concat(frames, ignore_index=True).groupby([*RUN, by])["success"]
+    table = groups.agg(questions="size", success="mean").reset_index()
+    return table.rename(columns={by: "bin"})
+
+
+@styled
+def difficulty_bins(
+    table: pd.DataFrame,
+    tasks: Sequence[str],
+    arms: Sequence[str],
+    *,
+    label: str = "difficulty of the question",
+) -> Figure:
+    """Success by difficulty of the questions, every seed a dot, lines their means.
+
+    table: task, arm, seed, bin, questions, success, as of `difficulty_rows`; bins in order of
+    first appearance, each with its number of questions.
+    """
+    figure, axes = task_grid(tasks, height=2.9)
+    looks = arm_looks(arms)
+    for axis, task in zip(axes[0], tasks, strict=True):
+        runs = table[table["task"] == task]
+        absent = [arm for arm in arms if select(table, task, arm).empty]
+        if len(absent) == len(arms):
+            say_no_runs(axis)
+            continue
+        say_absent(axis, absent)
+        questions = runs.groupby("bin", sort=False)["questions"].max()
+        names = {name: f"{name}\n{count} questions" for name, count in questions.items()}
+        shown = runs.assign(bin=runs["bin"].map(names))
+        _by_factor(axis, shown, "bin", "success", "arm", looks)
+        axis.set_xlabel(label)
+    axes[0, 0].set_ylabel("exact match (share)")
+    entries = [
+        _dot_entry(*look, f"{arm_label(arm)}{_seeds(table, arm)}") for arm, look in looks.items()
+    ]
+    legend(figure, entries)
+    return figure
+
+
+def _seeds(table: pd.DataFrame, arm: str) -> str:
+    """Numbers of seeds of an arm, over the tasks that have any."""
+    counts = table[table["arm"] == arm].groupby("task")["seed"].nunique()
+    if counts.empty:
+        return ""
+    few, many = counts.min(), counts.max()
+    return f" ({few} seeds)" if few == many else f" ({few}–{many} seeds)"

@@ -1,0 +1,231 @@
+"""The figures of a study by name, so that a notebook and the figure notebook draw the same ones."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from matplotlib.figure import Figure
+
+from turncredit.plans import Experiment
+from turncredit.plots import (
+    aem_figures,
+    arm_figures,
+    collapse_figures,
+    cost_figures,
+    curves,
+    factor_figures,
+    outcomes,
+    sources,
+    turn_actions,
+    turn_figures,
+)
+from turncredit.plots.study import Study, plan_studies
+
+COLLAPSE_THRESHOLD = 0.1
+"""A run whose grounded rate is below it in the final evaluation has collapsed (`outcome_rows`)."""
+
+
+def draw(study: Study, name: str) -> Figure:
+    """One of GALLERY; ValueError naming it and listing them if there is no such figure."""
+    if name not in GALLERY:
+        raise ValueError(f"no figure {name!r}; there are: {', '.join(GALLERY)}")
+    return GALLERY[name](study)
+
+
+def exhibits(
+    study: Study, experiment: Experiment, names: Sequence[str]
+) -> Iterator[tuple[str, Figure, str]]:
+    """File name, figure and caption of each of `names`, for each plan that has any run.
+
+    The file is <notebook>_<name>, with the number of the plan behind it from the second on.
+    """
+    for number, part in enumerate(plan_studies(study, experiment), start=1):
+        if part.outcomes.empty:
+            continue
+        for name in names:
+            file = f"{experiment.notebook}_{name}" + (f"_{number}" if number > 1 else "")
+            yield file, draw(part, name), caption(part, name)
+
+
+def caption(study: Study, name: str) -> str:
+    """What a figure shows, and of how many runs; every number is counted in the tables."""
+    shown = study.outcomes
+    count, over = len(shown), int(shown["finished"].sum())
+    blocks = shown["block"].nunique()
+    counts = f"{count} runs" if over == count else f"{count} runs, {over} of them over"
+    return f"{CAPTIONS[name]} All seeds: {counts}, from {blocks} warm starts."
+
+
+def _reward(study: Study) -> Figure:
+    return _curve(study, "reward", curves.training_reward)
+
+
+def _entropy(study: Study) -> Figure:
+    return _curve(study, "entropy", curves.total_entropy)
+
+
+def _clip_fraction(study: Study) -> Figure:
+    return _curve(study, "clip_fraction", curves.clip_fraction)
+
+
+def _turns(study: Study) -> Figure:
+    return _curve(study, "turns", curves.turns)
+
+
+def _curve(study: Study, column: str, figure: Callable[..., Figure]) -> Figure:
+    weight, (tasks, arms) = study.settings.smoothing, study.grid
+    table = sources.smoothed(study.runs.metrics, column, weight)
+    return figure(table, tasks=tasks, arms=arms, weight=weight)
+
+
+def _search_first(study: Study) -> Figure:
+    shifts, (tasks, arms) = sources.shift_table(study.runs, study.settings), study.grid
+    threshold = study.settings.shift_threshold
+    metrics = study.runs.metrics
+    return curves.search_first(metrics, shifts, tasks=tasks, arms=arms, threshold=threshold)
+
+
+def _decision_vs_execution(study: Study) -> Figure:
+    settings, (tasks, arms) = study.settings, study.grid
+    return turn_figures.decision_vs_execution(
+        sources.turn_entropies(study.runs, settings),
+        sources.shift_table(study.runs, settings),
+        tasks=tasks,
+        arms=arms,
+        k=settings.first_k,
+        weight=settings.smoothing,
+    )
+
+
+def _outcomes(study: Study) -> Figure:
+    level = study.settings.confidence_level
+    intervals = outcomes.outcome_intervals(study.outcomes, level=level)
+    return arm_figures.arm_outcomes(study.outcomes, intervals, *study.grid)
+
+
+def _differences(study: Study) -> Figure:
+    settings = study.settings
+    rows = outcomes.difference_rows(
+        study.outcomes, settings.reference_arm, level=settings.confidence_level
+    )
+    rates = outcomes.rate_rows(study.outcomes, level=settings.confidence_level)
+    return arm_figures.arm_differences(
+        rows,
+        rates,
+        *study.grid,
+        reference_arm=settings.reference_arm,
+        level=settings.confidence_level,
+    )
+
+
+def _variance(study: Study) -> Figure:
+    reference = study.settings.reference_arm
+    rows = outcomes.spread_rows(study.outcomes, reference, level=study.settings.confidence_level)
+    return arm_figures.variance_over_seeds(
+        study.outcomes, rows, *study.grid, reference_arm=reference
+    )
+
+
+def _collapse(study: Study) -> Figure:
+    return collapse_figures.collapse_curves(
+        study.runs.metrics, study.outcomes, *study.grid, threshold=COLLAPSE_THRESHOLD
+    )
+
+
+def _warnings(study: Study) -> Figure:
+    rows = collapse_figures.warning_rows(study.runs, study.outcomes, first_k=study.settings.first_k)
+    return collapse_figures.early_warnings(rows, study.outcomes, *study.grid)
+
+
+def _actions(study: Study) -> Figure:
+    turns, weight = range(3), study.settings.smoothing
+    table = turn_actions.action_rows(study.runs, turns, weight=weight)
+    return turn_actions.turn_panel(table, *study.grid, turns=turns, weight=weight)
+
+
+def _divergence(study: Study) -> Figure:
+    weight = study.settings.smoothing
+    return aem_figures.entropy_divergence(
+        sources.smoothed(study.runs.metrics, "entropy", weight),
+        *study.grid,
+        reference_arm=study.settings.reference_arm,
+        weight=weight,
+    )
+
+
+def _exploration(study: Study) -> Figure:
+    metrics, weight = study.runs.metrics, study.settings.smoothing
+    smooth = [sources.smoothed(metrics, column, weight) for column in ("entropy", "reward")]
+    return aem_figures.exploration(*smooth, metrics, *study.grid, weight=weight)
+
+
+def _time(study: Study) -> Figure:
+    rows = cost_figures.time_rows(study.settings)
+    (tasks, arms) = study.grid
+    return cost_figures.time_breakdown(
+        rows[rows["task"].isin(tasks) & rows["arm"].isin(arms)], tasks, arms
+    )
+
+
+def _difficulty(study: Study) -> Figure:
+    rows = factor_figures.difficulty_rows(study.settings, "search")
+    (tasks, arms) = study.grid
+    return factor_figures.difficulty_bins(
+        rows[rows["task"].isin(tasks) & rows["arm"].isin(arms)], tasks, arms
+    )
+
+
+def _reach(study: Study) -> Figure:
+    """Steps until the training reward that the reference arm ends with is reached."""
+    settings = study.settings
+    ends = study.outcomes.loc[study.outcomes["arm"] == settings.reference_arm, "reward_last"]
+    level = float(ends.mean())
+    rows = outcomes.reach_rows(study.runs, "reward", level, window=settings.shift_window)
+    label = f"a training reward of {level:.2f}, the reference's last"
+    return arm_figures.steps_to_reach(rows, *study.grid, label=label)
+
+
+GALLERY: dict[str, Callable[[Study], Figure]] = {
+    "training_reward": _reward,
+    "total_entropy": _entropy,
+    "clip_fraction": _clip_fraction,
+    "turns": _turns,
+    "search_first": _search_first,
+    "decision_vs_execution": _decision_vs_execution,
+    "outcomes": _outcomes,
+    "differences": _differences,
+    "variance_over_seeds": _variance,
+    "collapse": _collapse,
+    "early_warnings": _warnings,
+    "actions_by_turn": _actions,
+    "entropy_divergence": _divergence,
+    "exploration": _exploration,
+    "time_breakdown": _time,
+    "difficulty": _difficulty,
+    "steps_to_reach": _reach,
+}
+
+CAPTIONS = {
+    "training_reward": "Training reward, smoothed; thin: seeds, thick: their mean.",
+    "total_entropy": "Mean entropy of sampled tokens, smoothed; thin: seeds, thick: their mean.",
+    "clip_fraction": "Share of sampled tokens whose ratio was clipped, smoothed.",
+    "turns": "Turns per trajectory, smoothed; thin: seeds, thick: their mean.",
+    "search_first": "Share of training trajectories whose first turn is a search, shifts dated.",
+    "decision_vs_execution": "Entropy of the first tokens of turn 0, where the agent decides "
+    "how to go about the question, and of turn 1.",
+    "outcomes": "Final exact match on held-out questions, a dot for each seed, hollow if the run "
+    "collapsed; the diamond is the mean with its t interval.",
+    "differences": "Difference to the reference arm in final exact match, paired by seed, with its "
+    "t interval; beside it the share of collapsed runs with Wilson's interval.",
+    "variance_over_seeds": "Distance of each seed from its arm's mean, and the spread over seeds "
+    "as a ratio to the reference arm's.",
+    "collapse": "Share of training trajectories into whose context the evidence came; the line is "
+    "where a run counts as collapsed.",
+    "early_warnings": "What might have warned, aligned at the collapse of each run that has one.",
+    "actions_by_turn": "Share of each action at the first turns, and the mean reward of the "
+    "trajectories that took it.",
+    "entropy_divergence": "Entropy of each arm, smoothed, and its distance to the reference arm's, "
+    "paired by seed.",
+    "exploration": "Entropy, reward and the range of the turn weights along the steps.",
+    "time_breakdown": "Where the time of a training step went; a wall clock.",
+    "difficulty": "Success on held-out questions by how hard their search is.",
+    "steps_to_reach": "Steps until the reference arm's last training reward was reached.",
+}

@@ -1,0 +1,44 @@
+"""What the figures of regimes are made of: one row per cell of a grid of variants."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from turncredit import stats
+from turncredit.plans import cell_name, grid_cells
+
+
+def regime_rows(
+    outcomes: pd.DataFrame,
+    axes: Mapping[str, Sequence[float]],
+    task: str,
+    arm: str,
+    column: str,
+    *,
+    reference_arm: str | None = None,
+    level: float = 0.95,
+) -> pd.DataFrame:
+    """One row per cell: its factors by the keys' last words, then value, low, high and n.
+
+    outcomes: rows of `outcome_rows` on the variants that `grid_variants(axes)` makes of `task`.
+    value: mean of `column` over the seeds of `arm`, or with a reference its mean difference to
+    that arm, paired by seed; low, high: its t interval.  Missing outcomes are not in n.
+    """
+    rows = []
+    for cell in grid_cells(axes):
+        runs = outcomes[outcomes["task"] == f"{task}-{cell_name(cell)}"]
+        values = {name: _by_seed(runs, name, column) for name in (arm, reference_arm) if name}
+        if reference_arm is None:
+            found = stats.t_interval(list(values[arm].values()), level=level)
+        else:
+            found = stats.paired_difference(values[arm], values[reference_arm], level=level)
+        factors = {axis.rpartition(".")[2]: value for axis, value in cell.items()}
+        value = found.mean if found.n else math.nan
+        rows.append(factors | {"value": value, "low": found.low, "high": found.high, "n": found.n})
+    return pd.DataFrame(rows)
+
+
+def _by_seed(runs: pd.DataFrame, arm: str, column: str) -> dict[int, float]:
+    own = runs[runs["arm"] == arm]
+    return dict(zip(own["seed"], own[column], strict=True))

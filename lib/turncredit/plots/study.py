@@ -1,0 +1,98 @@
+"""The runs of an experiment beside those it is compared with, read once for all its figures."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from turncredit import params, paths
+from turncredit.comparisons import comparison_rows
+from turncredit.plans import Experiment, Plan
+from turncredit.plots.outcomes import outcome_rows
+from turncredit.plots.sources import FigureParams, Runs, read_runs
+from turncredit.results import check_comparable, write_table
+
+
+@dataclass(frozen=True)
+class Study:
+    """What an experiment, or one of its plans, came to."""
+
+    settings: FigureParams
+    """Those of the figure notebook, with the tasks and arms that are studied."""
+    runs: Runs
+    outcomes: pd.DataFrame
+    """One row per run, see `outcome_rows`."""
+
+    @property
+    def grid(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Tasks and arms, in the order of the parameters."""
+        return self.settings.tasks, self.settings.arms
+
+    def comparisons(self) -> list[dict[str, Any]]:
+        """Every arm against the reference, see `comparison_rows`."""
+        reference, level = self.settings.reference_arm, self.settings.confidence_level
+        return comparison_rows(self.outcomes, reference, level=level)
+
+    def only(self, tasks: Iterable[str], arms: Iterable[str]) -> "Study":
+        """The same of fewer tasks and arms; the reference arm stays."""
+        arms = tuple(dict.fromkeys([self.settings.reference_arm, *arms]))
+        settings = replace(self.settings, tasks=tuple(dict.fromkeys(tasks)), arms=arms)
+        runs = Runs(*(_listed(table, settings) for table in vars(self.runs).values()))
+        return Study(settings, runs, _listed(self.outcomes, settings))
+
+    def save(self) -> None:
+        """Write outcomes.csv and comparisons.csv into the folder of the first experiment."""
+        folder = paths.results(self.settings.tier) / self.settings.experiments[0]
+        write_table(folder / "outcomes.csv", self.outcomes.to_dict("records"))
+        comparisons = self.comparisons()
+        if comparisons:
+            write_table(folder / "comparisons.csv", comparisons)
+
+
+def open_study(
+    experiment: Experiment,
+    *,
+    reference_arm: str = "grpo",
+    beside: Sequence[str] = (),
+    also: Sequence[str] = (),
+) -> Study:
+    """Read the runs of an experiment and, of those `beside` it, the runs on its tasks and arms.
+
+    beside: notebooks that hold the reference arm, or arms that are `also` to be compared.
+    Smoothing, thresholds and windows are those of the figure notebook.
+    Raises ValueError if the runs must not be compared (`check_comparable`).
+    """
+    tier, arms = experiment.tier, [arm for plan in experiment.plans for arm in plan.arms]
+    settings = params.load(FigureParams, paths.params(tier) / "90_figures.yaml")
+    settings = replace(
+        settings,
+        experiments=(experiment.notebook, *beside),
+        tasks=tuple(dict.fromkeys(t for plan in experiment.plans for t in plan_tasks(plan))),
+        arms=tuple(dict.fromkeys([reference_arm, *also, *arms])),
+        reference_arm=reference_arm,
+    )
+    check_comparable([paths.results(tier) / name for name in settings.experiments])
+    runs = read_runs(settings, partly=True)
+    return Study(settings, runs, outcome_rows(runs, shift_threshold=settings.shift_threshold))
+
+
+def plan_studies(study: Study, experiment: Experiment) -> list[Study]:
+    """The study of each plan, with the reference arm and those of no plan on its tasks."""
+    planned = {arm for plan in experiment.plans for arm in plan.arms}
+    also = [arm for arm in study.settings.arms if arm not in planned]
+    return [study.only(plan_tasks(plan), [*also, *plan.arms]) for plan in experiment.plans]
+
+
+def plan_tasks(plan: Plan) -> list[str]:
+    """The tasks of a plan by the names of their folders, which tell the variant."""
+    return [
+        task if variant is None else f"{task}-{variant}"
+        for task in plan.tasks
+        for variant in plan.variants or [None]
+    ]
+
+
+def _listed(table: pd.DataFrame, settings: FigureParams) -> pd.DataFrame:
+    listed = table["task"].isin(settings.tasks) & table["arm"].isin(settings.arms)
+    return table[listed].reset_index(drop=True)

@@ -1,0 +1,29 @@
+"""The report: published claims beside what the runs came to, as tables and as one page.
+
+`run_table` has one row per run, `claim_rows` the verdicts, `costs` what it took, `sections` and
+`blocks` the page, `findings` gathers and saves.
+"""
+
+from turncredit.report.blocks import markdown, page
+from turncredit.report.claim_rows import COLUMNS, claim_rows, seeds_needed
+from turncredit.report.costs import cost_rows, manifest_rows
+from turncredit.report.findings import Findings, ReportParams, find, report_blocks, save
+from turncredit.report.run_table import run_table
+from turncredit.report.sections import counts
+
+__all__ = [
+    "COLUMNS",
+    "Findings",
+    "ReportParams",
+    "claim_rows",
+    "cost_rows",
+    "counts",
+    "find",
+    "manifest_rows",
+    "markdown",
+    "page",
+    "report_blocks",
+    "run_table",
+    "save",
+    "seeds_needed",
+]

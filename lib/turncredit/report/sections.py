@@ -1,0 +1,231 @@
+"""The sections of the report, every sentence and cell rendered from tables."""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from turncredit.claims import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED
+from turncredit.plots.style import arm_label, task_label
+from turncredit.report.blocks import Block, Heading, Table, Text
+
+Row = dict[str, Any]
+LONG = 14
+"""Rows from which on a table is folded away."""
+
+
+def number(value: float | None, form: str = ".3g") -> str:
+    """Three significant digits; a dash for what is missing or has no end.
+
+    >>> number(-0.01234), number(float("nan")), number(20.0)
+    ('−0.0123', '–', '20')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    return format(value, form).replace("-", "−")
+
+
+def interval(row: Row, name: str = "ours", low: str = "low", high: str = "high") -> str:
+    """A number with its interval, without one if it has no ends."""
+    ends = [number(row[low]), number(row[high])]
+    return number(row[name]) if "–" in ends else f"{number(row[name])} [{ends[0]}, {ends[1]}]"
+
+
+def short_name(claim: str) -> str:
+    """A claim's id as words."""
+    return claim.replace("-", " ")
+
+
+def counts(rows: Sequence[Row]) -> dict[str, int]:
+    """How many tests came to what; the parts of `NOT_TESTABLE` are told apart by the numbers."""
+    found = dict.fromkeys((REPRODUCED, NOT_REPRODUCED, "open", "not run", "beyond"), 0)
+    for row in rows:
+        verdict = row["verdict"]
+        if verdict == NOT_TESTABLE:
+            measured = not math.isnan(row["ours"])
+            verdict = "open" if measured else "not run" if row["task"] else "beyond"
+        found[verdict] += 1
+    return found
+
+
+def answer(rows: Sequence[Row], runs: int, power: float) -> list[Block]:
+    """What the verdicts add up to, what is established, and what is not and why."""
+    found, claims = counts(rows), len({row["claim"] for row in rows})
+    left = sum(found[part] for part in ("open", "not run", "beyond"))
+    blocks: list[Block] = [Heading("The answer")]
+    if runs == 0:
+        blocks.append(Text("There are no results: no finished run was found, so nothing that "
+                           "needs a run is tested, and no verdict rests on one."))  # fmt: skip
+    blocks.append(
+        Text(
+            f"{claims} published claims make {len(rows)} tests, since a claim is tested on each "
+            f"task by itself. Reproduced: {found[REPRODUCED]}. Not reproduced: "
+            f"{found[NOT_REPRODUCED]}. Not testable here: {left}, of "
+            f"which {found['open']} have a number that does not decide, {found['not run']} have "
+            f"no run with such a number, and {found['beyond']} are beyond what is run here."
+        )
+    )
+    decided = [row for row in rows if row["verdict"] in (REPRODUCED, NOT_REPRODUCED)]
+    undecided = [row for row in rows if row["verdict"] == NOT_TESTABLE and _known(row["ours"])]
+    return [*blocks, *_established(decided), *_open(undecided, power)]
+
+
+def _established(rows: Sequence[Row]) -> list[Block]:
+    if not rows:
+        return [Text("Nothing is established: no interval from enough seeds decides a claim.")]
+    cells = tuple(
+        (short_name(row["claim"]), row["verdict"], task_label(row["task"]), interval(row),
+         row["unit"], str(row["seeds"]))
+        for row in sorted(rows, key=lambda row: row["verdict"] != REPRODUCED)
+    )  # fmt: skip
+    header = ("claim", "verdict", "task", "ours [interval]", "unit", "seeds")
+    return [Heading("What is established", 3), Table(header, cells, badges=("verdict",))]
+
+
+def _open(rows: Sequence[Row], power: float) -> list[Block]:
+    if not rows:
+        return []
+    cells = tuple(
+        (short_name(row["claim"]), task_label(row["task"]), interval(row), str(row["seeds"]),
+         number(row["seeds_needed"], ".0f"), row["reason"])
+        for row in rows
+    )  # fmt: skip
+    told = sum(_known(row["seeds_needed"]) for row in rows)
+    text = (
+        f"These have a number but no verdict. For {told} of them the table says how many seeds an "
+        f"arm would decide them with a chance of {power:g}, if the published effect, or else the "
+        "one seen here, is the true one; a dash: the rule has no such number, or one run has no "
+        "spread."
+    )
+    header = ("claim", "task", "ours [interval]", "seeds", "seeds needed", "why")
+    folded = f"{len(rows)} tests are undecided" if len(rows) >= LONG else ""
+    return [Heading("What is undecided", 3), Text(text), Table(header, cells, folded)]
+
+
+def claims_tables(rows: Sequence[Row]) -> list[Block]:
+    """Every claim once, by source; tests without a number share a line if they share a reason."""
+    blocks: list[Block] = [Heading("The claims, one by one")]
+    for source, own in itertools.groupby(rows, key=lambda row: row["source"].split(",")[0]):
+        header = ("claim", "published", "task", "ours [interval]", "seeds", "verdict", "why")
+        lines = []
+        for _, tests in itertools.groupby(own, key=lambda row: row["claim"]):
+            lines += _claim_lines(list(tests))
+        blocks += [Heading(source, 3), Table(header, tuple(lines), badges=("verdict",))]
+    return blocks
+
+
+def _claim_lines(tests: list[Row]) -> list[tuple[str, ...]]:
+    """The lines of one claim; its sentence and published numbers stand in the first."""
+    first = tests[0]
+    where = first["source"].partition(", ")[2]
+    sentence = first["sentence"].strip().removesuffix(".")
+    published = f"{first['published'].replace('_', ' ')} ({first['unit']})"
+    heads = [(f"{sentence} ({where}).", published if first["published"] else "–")]
+    numbers = [row for row in tests if _known(row["ours"])]
+    silent: dict[tuple[str, str], list[Row]] = {}
+    for row in tests:
+        if not _known(row["ours"]):
+            silent.setdefault((row["verdict"], row["reason"]), []).append(row)
+    lines = [
+        (task_label(row["task"]), interval(row), str(row["seeds"]), row["verdict"], row["reason"])
+        for row in numbers
+    ]  # fmt: skip
+    for (verdict, reason), alike in silent.items():
+        tasks = ", ".join(task_label(row["task"]) for row in alike) or "–"
+        lines.append((tasks, "–", "–", verdict, reason))
+    heads += [("", "")] * (len(lines) - 1)
+    return [head + line for head, line in zip(heads, lines, strict=True)]
+
+
+def comparison_tables(tables: dict[str, pd.DataFrame]) -> list[Block]:
+    """Arms against the reference, experiment by experiment, as comparisons.csv has them."""
+    blocks: list[Block] = [Heading("Every arm against its reference")]
+    if not tables:
+        return [*blocks, Text("No experiment has saved a comparison.")]
+    blocks.append(
+        Text(
+            "Differences are in the final exact match, paired by seed within warm starts; a run "
+            "has collapsed if its final policy hardly ever sees the evidence; p is of the exact "
+            "test within warm starts, allowing for the number of arms of the task (Holm)."
+        )
+    )
+    header = ("task", "arm", "reference", "seeds", "difference [interval]", "collapsed",
+              "reference collapsed", "p")  # fmt: skip
+    for notebook, table in tables.items():
+        rows = tuple(_comparison(row) for row in table.to_dict("records"))
+        folded = f"{len(rows)} comparisons" if len(rows) >= LONG else ""
+        blocks += [Heading(notebook, 3), Table(header, rows, folded)]
+    return blocks
+
+
+def _comparison(row: Row) -> tuple[str, ...]:
+    return (
+        task_label(row["task"]),
+        arm_label(row["arm"]),
+        arm_label(row["reference_arm"]),
+        number(row["seeds"], ".0f"),
+        interval(row, "difference", "difference_low", "difference_high"),
+        f"{row['collapsed']:.0f} of {row['collapsed_of']:.0f}",
+        f"{row['reference_collapsed']:.0f} of {row['reference_of']:.0f}",
+        number(row["collapse_p_holm"]),
+    )
+
+
+def cost_tables(costs: Sequence[Row], manifests: Sequence[Row]) -> list[Block]:
+    """Runs, steps, tokens and hours, and the versions that the manifests name."""
+    blocks: list[Block] = [Heading("What it cost")]
+    if not costs:
+        return [*blocks, Text("Nothing: there are no runs.")]
+    total = {name: sum(row[name] for row in costs) for name in ("runs", "steps", "tokens", "hours")}
+    rows = tuple(_cost(row) for row in [*costs, {"notebook": "all"} | total])
+    versions = sorted({row["versions"] for row in manifests if row["versions"]})
+    return [
+        *blocks,
+        Text("Hours are of one core, as each run is a process with one thread; warm starts and "
+             "analyses are not counted. Tokens are those sampled in training. The manifests do "
+             "not name the machine."),
+        Table(("experiment", "runs", "steps", "tokens", "hours"), rows),
+        Text("Versions: " + ("; or ".join(versions) or "not recorded") + "."),
+    ]  # fmt: skip
+
+
+def _cost(row: Row) -> tuple[str, ...]:
+    whole = (f"{row[name]:,}".replace(",", " ") for name in ("runs", "steps", "tokens"))
+    return (row["notebook"], *whole, f"{row['hours']:.2f}")
+
+
+def provenance(rows: Sequence[Row], manifests: Sequence[Row]) -> list[Block]:
+    """The table that each number came from, and the manifests of the runs with their code."""
+    sources = tuple(
+        (short_name(row["claim"]), task_label(row["task"]), row["run"].replace(" ", ", "))
+        for row in rows
+        if _known(row["ours"])
+    )
+    kinds = _manifest_groups(manifests)
+    codes = {row["code_hash"] for row in manifests if row["code_hash"]}
+    return [
+        Heading("Where the numbers come from"),
+        Text("claims.csv beside this page holds every test with all its digits, outcomes.csv the "
+             "runs it was judged by, manifests.csv the hash of every manifest. A number here has "
+             f"three significant digits. The manifests name {len(codes)} versions of the code."),
+        Table(("claim", "task", "tables"), sources, f"{len(sources)} numbers and their tables"),
+        Table(("runs", "manifests", "code hash"), kinds, f"{len(manifests)} manifests"),
+    ]  # fmt: skip
+
+
+def _manifest_groups(manifests: Iterable[Row]) -> tuple[tuple[str, ...], ...]:
+    """Folder with seed_* for its seeds, how many manifests, start of the code hash."""
+    groups: dict[tuple[str, str], int] = {}
+    for row in manifests:
+        folder, _, last = row["path"].removesuffix("/manifest.json").rpartition("/")
+        stem, _, end = last.rpartition("_")
+        name = f"{folder}/{stem}_*" if end.isdecimal() else f"{folder}/{last}"
+        key = (name, str(row["code_hash"] or "not recorded")[:16])
+        groups[key] = groups.get(key, 0) + 1
+    return tuple((name, str(count), code) for (name, code), count in groups.items())
+
+
+def _known(value: float) -> bool:
+    return not math.isnan(value)

@@ -1,0 +1,170 @@
+"""Rollouts one by one: each trajectory asks a sampling engine for its messages as it needs them.
+
+None waits for another, and the engine may work on all requests that are open.  Rows begin, turns
+close and records are written by the code of the lock-step engine, so the rules are the same.
+Messages that came together are acted on in the order of their rows, one after the other: with an
+engine that repeats itself, so do the trajectories.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from turncredit.environments.actions import closing_tags
+from turncredit.environments.oracle import oracle_turn
+from turncredit.environments.protocol import Environment
+from turncredit.policies.protocol import Engine, Message, MessageEnd, Tokens
+from turncredit.records import Trajectory
+from turncredit.rollout.lockstep import _close_turn, _finish, _record, _Row, _start
+from turncredit.seeding import derive
+from turncredit.worlds.base import Question
+
+T = TypeVar("T")
+
+_LOGGER = logging.getLogger(__name__)
+_ROUNDING = 1e-3
+"""How far above 0 a log-prob may lie."""
+
+
+@dataclass
+class _Player:
+    """A trajectory under way and what its engine said."""
+
+    row: _Row
+    token_ids: list[int]
+    """Everything so far: the context of the next message."""
+    logprobs: list[float] = field(default_factory=list)
+    """Of the sampled tokens; the marks of a turn point into it, and into `entropies`."""
+    entropies: list[float] = field(default_factory=list)
+
+    def hear(self, message: Message) -> None:
+        """Add what was said to the turn being written."""
+        turn, start = self.row.turns[-1], len(self.logprobs)
+        turn.sampled_ids.extend(message.ids)
+        turn.marks.extend(range(start, start + len(message.ids)))
+        self.logprobs.extend(message.logprobs)
+        self.entropies.extend(message.entropies)
+        self.token_ids.extend(message.ids)
+
+
+def roll_out(
+    engine: Engine,
+    vocabulary: Tokens,
+    environment: Environment,
+    questions: Sequence[Question],
+    *,
+    seed: int,
+    step: int,
+    max_turn_tokens: int,
+    max_tokens: int,
+    temperature: float = 1.0,
+) -> list[Trajectory]:
+    """One trajectory per entry of `questions`, by the rules of `lockstep.roll_out`.
+
+    A trajectory whose engine or environment raises ends there with stop reason `error` and without
+    a reward, which `missing_rewards` counts; the others go on.  So it does if the engine returns
+    less or more than a message.  The first error is logged, and raised if it met all trajectories.
+    The seed of a message is a function of (seed, step, row, turn).
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature = {temperature} must be above 0")
+    rows = [
+        _start(vocabulary, environment, question, seed, step, index, max_tokens)
+        for index, question in enumerate(questions)
+    ]
+    ended = vocabulary.message_end(closing_tags(environment.actions))
+
+    async def say(player: _Player) -> bool:
+        """Get the message of the present turn; whether it is over, not cut by the row's end."""
+        room = min(max_turn_tokens, max_tokens - len(player.token_ids))
+        turn = len(player.row.turns) - 1
+        message = await engine.generate(
+            tuple(player.token_ids),
+            ended=ended,
+            max_tokens=room,
+            temperature=temperature,
+            seed=derive(seed, "sampling", step, player.row.index, turn),
+        )
+        over = _require_message(message, ended, room)
+        player.hear(message)
+        return over or room == max_turn_tokens
+
+    async def play(player: _Player) -> Trajectory:
+        row = player.row
+        while row.stop_reason is None and len(player.token_ids) < max_tokens:
+            if not await say(player):
+                break
+            _close_turn(row, vocabulary)
+            player.token_ids.extend(reversed(row.forced))
+            row.forced.clear()
+        return _finish(row, player.logprobs, player.entropies)
+
+    return _complete(_play_all([_Player(row, list(row.prompt_ids)) for row in rows], play))
+
+
+async def _play_all(
+    players: Sequence[_Player], play: Callable[[_Player], Awaitable[Trajectory]]
+) -> list[Trajectory]:
+    for player in players:  # what an error before the first observation leaves
+        player.row.grounded = player.row.episode.grounded
+    played = await asyncio.gather(*map(play, players), return_exceptions=True)
+    errors = [result for result in played if isinstance(result, BaseException)]
+    if errors:
+        if len(errors) == len(players) or not isinstance(errors[0], Exception):
+            raise errors[0]
+        counts = (len(errors), len(players))
+        _LOGGER.warning("%d of %d trajectories failed, first by %r", *counts, errors[0])
+    return [
+        _lost(player) if isinstance(result, BaseException) else result
+        for player, result in zip(players, played, strict=True)
+    ]
+
+
+def _lost(player: _Player) -> Trajectory:
+    """What there is of a trajectory that met an error; nobody has read its last observation."""
+    row = player.row
+    turns = [turn for turn in row.turns if turn.sampled_ids]
+    if turns:
+        turns[-1].observation_ids = ()
+    return Trajectory(
+        question_id=row.question.id,
+        prompt_ids=row.prompt_ids,
+        turns=tuple(_record(turn, player.logprobs, player.entropies) for turn in turns),
+        reward=None,
+        success=False,
+        stop_reason="error",
+        grounded=row.grounded,
+        oracle_turn=oracle_turn(row.episode, len(turns)),
+    )
+
+
+def _require_message(message: Message, ended: MessageEnd, room: int) -> bool:
+    """Whether the message ended by itself; ValueError if it is none of at most `room` tokens."""
+    ids, logprobs, entropies = message
+    if not len(ids) == len(logprobs) == len(entropies) or not 1 <= len(ids) <= room:
+        counts = f"{len(ids)} ids, {len(logprobs)} log-probs and {len(entropies)} entropies"
+        raise ValueError(f"the engine returned {counts} for 1 to {room} tokens")
+    for place, logprob in enumerate(logprobs):
+        if not (math.isfinite(logprob) and logprob <= _ROUNDING) or ids[place] < 0:
+            raise ValueError(f"the engine returned id {ids[place]} with log-prob {logprob}")
+    over = [count for count in range(1, len(ids) + 1) if ended(ids[:count])]
+    if over[:1] not in ([], [len(ids)]) or not (over or len(ids) == room):
+        raise ValueError(
+            f"the engine returned {len(ids)} tokens of a message that ends after "
+            f"{over[0] if over else room}"
+        )
+    return bool(over)
+
+
+def _complete(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result, also from a notebook, whose thread has a loop that is running."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()

@@ -1,0 +1,426 @@
+"""The report: rows by hand, one verdict a test, and a page that says what its tables say."""
+
+import html
+import json
+import math
+import re
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+
+from turncredit import claims, report, stats
+from turncredit.claims import Claim, Measurement, NotTestable
+from turncredit.report.blocks import Heading, Links, Picture, Table, Text
+from turncredit.report.sections import interval, number
+from turncredit.results import write_table
+from turncredit.storage import write_json
+from turncredit.training import FIRST_K
+
+SETTINGS = report.ReportParams("smoke", 0.95, 0.8)
+STEPS, SHIFT = 60, 34
+"""Search-first falls from 0.9 to 0.1 at step 30: the mean of ten steps is below one half at 34."""
+
+VOID = {"meta", "img", "br", "hr", "link"}
+
+
+def write_run(
+    root, notebook, task, arm, seed, *, shifts=False, gain=0.0, code="c", params_hash="p"
+):
+    """A finished run whose numbers follow from step and seed; with `shifts`, from SHIFT on."""
+    folder = root / notebook / task / arm / f"seed_{seed}"
+    folder.mkdir(parents=True)
+    jitter = 0.001 * ((seed * 7) % 5)
+    metrics = [
+        {"step": s, "reward": 0.01 * s, "entropy": 1.0 - 0.01 * s, "clip_fraction": 0.001}
+        | {"turns": 5.0, "search_first": 0.1 if shifts and s >= 30 else 0.9, "grounded": 0.5}
+        | {"missing_rewards": 0, "mean_abs_prob_diff": 1e-7, "masked_share": 0.0, "tokens": 100}
+        for s in range(STEPS)
+    ]
+    write_table(folder / "metrics.csv", metrics)
+    turns = [
+        {"step": s, "turn": t, "trajectories": 8, "answered": 4, "answered_correct": s % 2 + t}
+        | {f"entropy_k{k}": 0.1 * (t + 1) + 0.001 * s for k in FIRST_K}
+        for s in range(STEPS)
+        for t in range(2)
+    ]
+    pd.DataFrame(turns).to_csv(folder / "turns.csv.gz", index=False)
+    ends = {"hops": "all", "questions": 8, "turns": 5.0, "search_first": 0.9, "grounded": 0.5}
+    ends |= {"exact_match": 0.5 + gain + jitter, "malformed": 0.0}
+    write_table(folder / "eval.csv", [{"step": STEPS} | ends])
+    write_table(folder / "questions.csv", [{"question_id": q, "turns": q} for q in (1, 3)])
+    facts = {"params": {"seed": seed, "warm_start_seed": seed % 4}, "seconds": 36.0}
+    facts |= {"code_hash": code, "params_hash": params_hash, "stop_reason": "finished"}
+    facts |= {"seed": seed, "steps_done": STEPS, "versions": {"python": "3.11", "vllm": None}}
+    write_json(folder / "manifest.json", facts)
+
+
+def claim(name, arm="suffix_mask", **changes):
+    test = {"rule": "difference", "quantity": {"exact_match": 1.0}, "among": "all"}
+    test |= {"tasks": ("trap", "unrun"), "arm": arm, "reference": "grpo"}
+    test |= {"inside": (0.0, None), "effect": None, "seeds": 8}
+    test |= changes
+    sentence = f"The <b>{name}</b> | claim & its sentence."
+    return Claim(name, "slides", "a table", sentence, {"gain": 0.1}, "share", Measurement(**test))
+
+
+CLAIMS = (
+    claim("it-helps"),
+    claim("it-hurts", inside=(None, 0.0)),
+    claim("too-few", seeds=40),
+    claim("entropy-falls", rule="mean", arm="grpo", reference=None, among="shifted",
+          quantity={"entropy_after": 1.0, "entropy_before": -1.0}, inside=(None, 0.0)),
+    claim("probed", rule="mean", arm="grpo", reference=None, quantity={"probe_pearson": 1.0}),
+    Claim("elsewhere", "AEM v1", "table 1", "It helps large models.", {}, "percent",
+          NotTestable("needs many graphics cards, which are not here")),
+)  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """results/smoke of two notebooks: the baseline, which shifts, and one arm that gains."""
+    found = tmp_path / "results" / "smoke"
+    monkeypatch.setenv("TURNCREDIT_RESULTS", str(found))
+    return found
+
+
+@pytest.fixture
+def runs(root):
+    for seed in range(16):
+        write_run(root, "10_base", "trap", "grpo", seed, shifts=True)
+        write_run(root, "11_mask", "trap", "suffix_mask", seed, gain=0.1 + 0.002 * (seed % 3))
+    write_run(root, "11_mask", "unasked", "suffix_mask", 0)
+    return root
+
+
+def only(rows, **wanted):
+    (row,) = [r for r in rows if all(r[key] == value for key, value in wanted.items())]
+    return row
+
+
+# The table of runs
+
+
+def test_the_table_has_one_row_per_run_on_the_tasks(runs):
+    write_run(runs, "15_again", "trap", "grpo", 3, shifts=True)  # the same run, elsewhere
+    table = report.run_table("smoke", ["trap", "unrun"])
+    assert len(table) == 32
+    assert not table.duplicated(["task", "arm", "seed"]).any()
+    assert set(table["task"]) == {"trap"}
+    assert set(table["notebook"]) == {"10_base", "11_mask"}
+    assert set(claims.QUANTITIES) - set(table) == {"probe_pearson", "probe_sign_agreement"}
+
+
+def test_two_versions_of_one_run_are_refused(runs):
+    write_run(runs, "15_again", "trap", "grpo", 3, params_hash="other")
+    with pytest.raises(ValueError, match=r"10_base/trap/grpo/seed_3 and .*15_again.* two versions"):
+        report.run_table("smoke", ["trap"])
+
+
+def test_runs_of_other_code_are_refused(runs):
+    write_run(runs, "15_again", "trap", "rloo", 3, code="other")
+    with pytest.raises(ValueError, match="come from different code"):
+        report.run_table("smoke", ["trap"])
+
+
+def test_an_unfinished_run_is_no_row(runs):
+    (runs / "10_base" / "trap" / "grpo" / "seed_3" / "manifest.json").unlink()
+    table = report.run_table("smoke", ["trap"])
+    assert 3 not in set(table[table["arm"] == "grpo"]["seed"])
+    assert len(table) == 31
+
+
+def test_the_windows_of_a_run_are_right_by_hand(runs):
+    table = report.run_table("smoke", ["trap"])
+    row = table[(table["arm"] == "grpo") & (table["seed"] == 2)].iloc[0]
+    # Before: the 20 steps ahead of the ten that end with the shift, 5 .. 24; after: 35 .. 54.
+    assert stats.windows(SHIFT, STEPS).before == range(5, 25)
+    assert (row["shifted"], row["block"]) == (1.0, 2)
+    assert row["reward_before"] == pytest.approx(0.01 * 14.5)
+    assert row["reward_after"] == pytest.approx(0.01 * 44.5)
+    assert row["entropy_turn_0_before"] == pytest.approx(0.1 + 0.001 * 14.5)
+    assert row["entropy_turn_1_after"] == pytest.approx(0.2 + 0.001 * 44.5)
+    # Turn 1 answers 4 a step, and 1 or 2 of them rightly: 30 of 80.
+    assert row["accuracy_turn_1_before"] == pytest.approx(30 / 80)
+    assert row["entropy_early"] == pytest.approx(1.0 - 0.01 * 9.5)
+    assert row["entropy_end"] == pytest.approx(1.0 - 0.01 * 49.5)
+    assert row["turns_sd"] == pytest.approx(math.sqrt(2))
+    assert row["run"] == "results/smoke/10_base/trap/grpo/seed_2"
+    calm = table[(table["arm"] == "suffix_mask") & (table["seed"] == 2)].iloc[0]
+    assert calm["shifted"] == 0.0
+    assert calm["reward_before"] == pytest.approx(0.01 * 9.5)  # its first and its last steps
+    assert calm["reward_after"] == pytest.approx(0.01 * 49.5)
+
+
+def test_without_questions_the_spread_of_turns_is_missing(runs):
+    for path in runs.glob("10_base/*/*/*/questions.csv"):
+        path.unlink()
+    table = report.run_table("smoke", ["trap"])
+    assert table.groupby("arm")["turns_sd"].count().to_dict() == {"grpo": 0, "suffix_mask": 16}
+
+
+def write_probe(root):
+    row = {"responses": "recorded", "by": "all", "bin": "all", "low": 0.1, "high": 0.9}
+    rows = [{"measure": "pearson", "silent": "", "value": 0.4}]
+    rows += [{"measure": "sign_agreement", "silent": s, "value": v}
+             for s, v in (("exclude", 0.9), ("half", 0.7))]  # fmt: skip
+    write_table(root / "14_surprisal_probe" / "agreement.csv", [row | r for r in rows])
+
+
+def test_the_probe_stands_beside_the_run_that_it_probed(root):
+    for seed in range(2):
+        write_run(root, "10_base", "informative_guess", "grpo", seed)
+    write_probe(root)
+    table = report.run_table("smoke", ["informative_guess"])
+    assert table["probe_pearson"].tolist() == pytest.approx([0.4, math.nan], nan_ok=True)
+    assert table["probe_sign_agreement"].tolist() == pytest.approx([0.7, math.nan], nan_ok=True)
+    (probe,) = [c for c in claims.read_claims() if c.id == "aem-knows-the-surprisal"]
+    (row,) = report.claim_rows([probe], table, "smoke")
+    assert (row["ours"], row["seeds"]) == (0.4, 1)
+    assert row["run"] == "results/smoke/14_surprisal_probe/agreement.csv"
+
+
+# Verdicts, and how many seeds are missing
+
+
+def test_verdicts_and_sources(runs):
+    rows = report.find(SETTINGS, CLAIMS).claims
+    assert [tuple(row) for row in rows] == [report.COLUMNS] * len(rows)
+    assert only(rows, claim="it-helps", task="trap")["verdict"] == claims.REPRODUCED
+    assert only(rows, claim="it-hurts", task="trap")["verdict"] == claims.NOT_REPRODUCED
+    few = only(rows, claim="too-few", task="trap")
+    assert (few["verdict"], few["seeds"], few["seeds_needed"]) == (claims.NOT_TESTABLE, 16, 40)
+    assert only(rows, claim="entropy-falls", task="trap")["run"] == (
+        "results/smoke/10_base/trap/grpo/seed_*/metrics.csv"
+    )
+    assert only(rows, claim="it-helps", task="trap")["run"].split() == [
+        "results/smoke/10_base/trap/grpo/seed_*/eval.csv",
+        "results/smoke/11_mask/trap/suffix_mask/seed_*/eval.csv",
+    ]
+    assert {row["verdict"] for row in rows if row["task"] == "unrun"} == {claims.NOT_TESTABLE}
+    assert report.counts(rows) == {
+        "reproduced": 2, "not reproduced": 1, "open": 1, "not run": 6, "beyond": 1
+    }  # fmt: skip
+
+
+def test_every_number_has_tables_that_exist(runs):
+    for row in report.find(SETTINGS, CLAIMS).claims:
+        if not math.isnan(row["ours"]):
+            for pattern in row["run"].split():
+                assert list(runs.glob(pattern.removeprefix("results/smoke/"))), pattern
+
+
+def outcomes(a, b):
+    """Two arms on one task."""
+    return pd.DataFrame(
+        [
+            {"task": "trap", "arm": arm, "seed": s, "exact_match": v, "collapsed": v, "shifted": 0}
+            for arm, values in (("suffix_mask", a), ("grpo", b))
+            for s, v in enumerate(values)
+        ]
+    )
+
+
+def test_the_seeds_needed_are_the_fewest_with_that_power():
+    table = outcomes([0.0, 0.1, 0.2, 0.3], [0.0, 0.0, 0.0, 0.0])
+    sd = pd.Series([0.0, 0.1, 0.2, 0.3]).std()
+    for effect in (None, 0.04):
+        test = claim("x", effect=effect, seeds=2).test
+        needed = int(report.seeds_needed(test, "trap", table))
+        distance = 0.15 if effect is None else effect
+        assert stats.mean_power(distance, sd, needed, paired=True) >= 0.8
+        assert stats.mean_power(distance, sd, needed - 1, paired=True) < 0.8
+    rates = claim("x", rule="share_difference", quantity={"collapsed": 1.0}, seeds=2).test
+    table = outcomes([1, 0, 0, 0, 0], [1, 1, 1, 0, 0])
+    assert report.seeds_needed(rates, "trap", table) == stats.seeds_for_rates(
+        0.2, 0.6, test="normal"
+    )
+
+
+@pytest.mark.parametrize(
+    ("test", "a", "b"),
+    [
+        (claim("x").test, [0.1, 0.1], [0.0, 0.0]),  # no spread
+        (claim("x").test, [0.1], [0.0]),
+        (claim("x").test, [0.1, -0.1], [0.0, 0.0]),  # no distance to the bound
+        (claim("x", rule="share_difference", quantity={"collapsed": 1.0}).test, [1, 0], [0, 1]),
+        (claim("x", rule="sd_ratio").test, [0.1, 0.3], [0.0, 0.1]),
+    ],
+)
+def test_where_power_says_nothing_no_number_of_seeds_is_made_up(test, a, b):
+    assert math.isnan(report.seeds_needed(test, "trap", outcomes(a, b)))
+
+
+# The page
+
+
+class Reader(HTMLParser):
+    """Tags that match, and the texts and cells between them."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.open, self.texts, self.links, self.tables = [], [], [], []
+        self.feed(source)
+        self.close()
+        assert self.open == [], "tags are left open"
+
+    def handle_starttag(self, tag, attributes):
+        self.links += [value for key, value in attributes if key in ("src", "href")]
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.texts.append(data)
+        if {"td", "th"} & set(self.open):
+            self.tables[-1][-1][-1] += data
+
+
+def table_of(reader, *names):
+    """Rows of all tables that begin with these columns."""
+    return [row for t in reader.tables if tuple(t[0][: len(names)]) == names for row in t[1:]]
+
+
+def test_the_page_is_well_formed_and_has_every_claim_once(runs):
+    report.save(report.find(SETTINGS, CLAIMS))
+    folder = runs / "99_report"
+    reader = Reader((folder / "report.html").read_text(encoding="utf-8"))
+    text = "".join(reader.texts)
+    markdown = html.unescape((folder / "report.md").read_text(encoding="utf-8")).replace("\\", "")
+    for one in CLAIMS:
+        sentence = one.sentence.removesuffix(".")
+        assert text.count(sentence) == 1, one.id
+        assert markdown.count(sentence) == 1, one.id
+    assert not any(link.startswith(("http", "/", "javascript")) for link in reader.links)
+
+
+def test_the_numbers_of_the_page_are_those_of_the_tables(runs):
+    report.save(report.find(SETTINGS, CLAIMS))
+    folder = runs / "99_report"
+    saved = pd.read_csv(folder / "claims.csv")
+    reader = Reader((folder / "report.html").read_text(encoding="utf-8"))
+    lines = [row for row in table_of(reader, "claim", "published") if row[3] != "–"]
+    known = saved[saved["ours"].notna()].to_dict("records")
+    assert len(lines) == len(known) == 4
+    for line, row in zip(lines, known, strict=True):
+        assert line[2:] == [row["task"], interval(row), str(row["seeds"]), row["verdict"],
+                            row["reason"]]  # fmt: skip
+    markdown = (folder / "report.md").read_text(encoding="utf-8").replace("\\", "")
+    for row in known:
+        assert f"| {interval(row)} | {row['seeds']} | {row['verdict']} |" in markdown
+    (total,) = [row for row in table_of(reader, "experiment", "runs") if row[0] == "all"]
+    costs = pd.read_csv(folder / "costs.csv")
+    assert total == ["all", "33", "1 980", "198 000", f"{33 * 36 / 3600:.2f}"]
+    assert costs["runs"].tolist() == [16, 17]
+    verdicts = [re.search(rf"{name}: (\d+)", "".join(reader.texts))[1]
+                for name in ("Reproduced", "Not reproduced", "Not testable here")]  # fmt: skip
+    assert list(map(int, verdicts)) == [2, 1, len(saved) - 3]
+
+
+def test_a_second_report_has_the_same_bytes(runs):
+    written = report.save(report.find(SETTINGS, CLAIMS))
+    first = {path.name: path.read_bytes() for path in written}
+    assert set(first) == {"claims.csv", "costs.csv", "manifests.csv", "outcomes.csv",
+                          "report.html", "report.md"}  # fmt: skip
+    again = report.save(report.find(SETTINGS, CLAIMS))
+    assert {path.name: path.read_bytes() for path in again} == first
+
+
+def test_every_manifest_is_listed_with_its_code(runs):
+    rows = report.manifest_rows("smoke")
+    assert len(rows) == 33
+    assert [row["path"].split("/")[-2] for row in rows[:16]] == [f"seed_{s}" for s in range(16)]
+    assert {row["code_hash"] for row in rows} == {"c"}
+    assert {row["versions"] for row in rows} == {"python 3.11"}
+
+
+def test_comparisons_are_shown_experiment_by_experiment(runs):
+    row = {"task": "trap", "arm": "aem", "reference_arm": "grpo", "seeds": 16, "difference": -0.01}
+    row |= {"difference_low": -0.03, "difference_high": 0.01, "collapsed": 3, "collapsed_of": 16}
+    row |= {"reference_collapsed": 8, "reference_of": 16, "collapse_p_holm": 0.081}
+    write_table(runs / "12_own" / "comparisons.csv", [row])
+    findings = report.find(SETTINGS, CLAIMS)
+    reader = Reader(report.page("", report.report_blocks(findings)))
+    assert table_of(reader, "task", "arm") == [
+        ["trap", "AEM", "GRPO", "16", "−0.01 [−0.03, 0.01]", "3 of 16", "8 of 16", "0.081"]
+    ]
+
+
+def test_figures_are_linked_from_the_page_with_their_captions(runs):
+    (runs / "figures").mkdir()
+    (runs / "figures" / "turns.png").write_bytes(b"png")
+    captions = {"turns": "Turns <per> trajectory.", "lost": "No file."}
+    (runs / "figures" / "captions.json").write_text(json.dumps(captions))
+    report.save(report.find(SETTINGS, CLAIMS))
+    page = (runs / "99_report" / "report.html").read_text(encoding="utf-8")
+    reader = Reader(page)
+    assert "../figures/turns.png" in reader.links
+    assert "Turns <per> trajectory." in "".join(reader.texts)
+    assert "No file." not in page
+
+
+def test_without_results_the_page_says_so(root):
+    findings = report.find(SETTINGS)
+    written = {path.name for path in report.save(findings)}
+    assert written == {"claims.csv", "report.html", "report.md"}
+    text = "".join(Reader((root / "99_report" / "report.html").read_text("utf-8")).texts)
+    assert "There are no results" in text
+    assert "Reproduced: 0. Not reproduced: 0." in text
+    assert {row["verdict"] for row in findings.claims} == {claims.NOT_TESTABLE}
+    assert {row["claim"] for row in findings.claims} == {c.id for c in claims.read_claims()}
+
+
+def test_a_table_that_is_gone_leaves_no_older_one_behind(runs):
+    report.save(report.find(SETTINGS, CLAIMS))
+    for path in runs.rglob("manifest.json"):
+        path.unlink()
+    written = {path.name for path in report.save(report.find(SETTINGS, CLAIMS))}
+    assert written == {"claims.csv", "report.html", "report.md"}
+
+
+HOSTILE = "<script>x</script> \"'&|`*[a](b)"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        Heading(HOSTILE),
+        Text(HOSTILE),
+        Links(((HOSTILE, "a.md"),)),
+        Table(("name",), ((HOSTILE,),), folded=HOSTILE, badges=("name",)),
+        Table((HOSTILE,), (("1",),)),
+        Picture(HOSTILE, "a.png", HOSTILE),
+    ],
+    ids=lambda block: block.KIND,
+)
+def test_no_text_becomes_markup(block):
+    page = report.page("t", [block])
+    assert HOSTILE in "".join(Reader(page).texts)
+    assert "<script" not in page
+    markdown = report.markdown([block])
+    assert "<script" not in markdown
+    if block.KIND == "table":
+        rows = [line for line in markdown.splitlines() if line.startswith("|")]
+        assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {2}
+
+
+def test_numbers_read_as_numbers():
+    assert number(math.inf) == number(None) == number(math.nan) == "–"
+    assert number(-0.5) == "−0.5"
+    assert interval({"ours": 0.1, "low": -math.inf, "high": math.inf}) == "0.1"
+
+
+@pytest.mark.parametrize("changes", [{"power": 1.0}, {"confidence_level": 0.0}])
+def test_impossible_parameters_are_refused(changes):
+    name, value = next(iter(changes.items()))
+    with pytest.raises(ValueError, match=f"{name} = {value}"):
+        report.ReportParams(**{"tier": "smoke", "confidence_level": 0.95, "power": 0.8} | changes)

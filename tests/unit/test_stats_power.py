@@ -1,0 +1,85 @@
+"""How many seeds: published sample sizes, simulation against enumeration, monotone laws."""
+
+import math
+
+import pytest
+from scipy import stats as distributions
+
+from turncredit import stats
+from turncredit.stats import Rate
+
+
+def test_seeds_by_the_normal_approximation():
+    # R: power.prop.test(p1 = .5, p2 = .75, power = .9) gives n = 76.7.
+    assert stats.seeds_for_rates(0.5, 0.75, power=0.9, test="normal") == 77
+    assert stats.seeds_for_rates(0.5, 0.2, test="normal") == 39
+
+
+def test_seeds_by_fishers_test_have_the_power_and_one_less_does_not():
+    seeds = stats.seeds_for_rates(0.5, 0.2)
+    assert seeds == stats.seeds_for_rates(0.2, 0.5) == 44
+    assert min(stats.fisher_power(0.5, 0.2, n) for n in range(seeds, seeds + 20)) >= 0.8
+    assert stats.fisher_power(0.5, 0.2, seeds - 1) < 0.8
+
+
+def test_fisher_power_by_enumeration():
+    expected = sum(
+        distributions.binom.pmf(x, 8, 0.9) * distributions.binom.pmf(y, 8, 0.2)
+        for x in range(9)
+        for y in range(9)
+        if stats.fisher_test(Rate(x, 8), Rate(y, 8)) <= 0.05
+    )
+    assert stats.fisher_power(0.9, 0.2, 8) == pytest.approx(expected)
+
+
+def test_fishers_test_keeps_its_level():
+    assert max(stats.fisher_power(r, r, 16) for r in (0.1, 0.3, 0.5)) <= 0.05
+
+
+def test_power_within_blocks_follows_the_rates():
+    fair = stats.block_power([0.5] * 4, [0.2] * 4, 10, experiments=500, seed=0)
+    # 40 seeds an arm: the mid-p test has about 0.82 where Fisher's has 0.75.
+    assert 0.76 <= fair <= 0.88
+    none = stats.block_power([0.75, 0.25] * 2, [0.75, 0.25] * 2, 10, experiments=500, seed=0)
+    assert none <= 0.08
+    assert stats.block_power([0.5] * 4, [0.2] * 4, 10, experiments=500, seed=0) == fair
+
+
+def test_the_order_of_the_blocks_and_of_the_arms_does_not_matter_to_the_power():
+    a, b = [0.9, 0.5], [0.3, 0.2]
+    forth = stats.block_power(a, b, 6, experiments=400, seed=1)
+    assert stats.block_power(b, a, 6, experiments=400, seed=2) == pytest.approx(forth, abs=0.12)
+    with pytest.raises(ValueError, match="1 blocks, b 2"):
+        stats.block_power([0.5], [0.5, 0.2], 5, seed=0)
+
+
+def test_power_of_the_t_test():
+    # R: power.t.test(n = 20, delta = 1, sd = 1); power.t.test(power = .9, delta = 1): n = 22.02.
+    assert stats.mean_power(1.0, 1.0, 20) == pytest.approx(0.8689528, abs=1e-6)
+    assert stats.mean_power(1.0, 1.0, 22) < 0.9 < stats.mean_power(1.0, 1.0, 23)
+    assert stats.mean_power(0.0, 1.0, 20) == pytest.approx(0.05)
+    with pytest.raises(ValueError, match="seeds = 1"):
+        stats.mean_power(1.0, 1.0, 1)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_detectable_difference_has_the_power_asked_for(paired):
+    found = stats.detectable_mean_difference(0.07, 16, paired=paired)
+    assert stats.mean_power(found, 0.07, 16, paired=paired) == pytest.approx(0.8)
+    assert stats.detectable_mean_difference(0.07, 40, paired=paired) < found
+
+
+def test_detectable_rate_has_the_power_asked_for():
+    low, high = stats.detectable_rate(0.5, 40), stats.detectable_rate(0.5, 40, lower=False)
+    assert low == pytest.approx(1 - high)
+    assert stats.fisher_power(0.5, low, 40) == pytest.approx(0.8, abs=1e-6)
+    assert math.isnan(stats.detectable_rate(0.5, 4))
+
+
+def test_what_is_no_rate_or_no_test_is_refused():
+    with pytest.raises(ValueError, match=r"1\.5"):
+        stats.fisher_power(1.5, 0.2, 4)
+    with pytest.raises(ValueError, match="never told apart"):
+        stats.seeds_for_rates(0.5, 0.5)
+    with pytest.raises(ValueError, match="barnard"):
+        stats.seeds_for_rates(0.5, 0.2, test="barnard")
