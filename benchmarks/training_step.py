@@ -16,8 +16,9 @@ import time
 import torch
 
 from turncredit.code_version import code_hash
-from turncredit.tasks import open_task, warm_started_policy
+from turncredit.tasks import open_task
 from turncredit.training import Method, Stopwatch, new_optimiser, train
+from turncredit.warm_starts import warm_started_policy
 
 
 def main() -> None:

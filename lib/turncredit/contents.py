@@ -35,7 +35,7 @@ def content_hashes(settings: Any) -> dict[str, str]:
     one converted from a pip package the hash of its GGUF file.  Raises what `model_folder` raises.
     """
     found = settings.world.content_hashes() if settings.world.KIND == "files" else {}
-    if settings.policy.KIND == "huggingface":
+    if settings.policy.KIND != "tiny":
         found["policy.model"] = _model_sha256(settings.policy.model)
     if settings.judge.KIND == "local":
         found["judge.folder"] = _folder_sha256(Path(settings.judge.folder))
@@ -44,7 +44,7 @@ def content_hashes(settings: Any) -> dict[str, str]:
 
 def _folders(settings: Any) -> Iterator[Path]:
     """Folders of this machine with a model in them that the settings name."""
-    if settings.policy.KIND == "huggingface" and ":" not in settings.policy.model:
+    if settings.policy.KIND != "tiny" and ":" not in settings.policy.model:
         yield paths.repository() / Path(settings.policy.model).expanduser()
     if settings.judge.KIND == "local":
         yield Path(settings.judge.folder)

@@ -14,7 +14,8 @@ from turncredit.plans import Experiment, with_methods
 from turncredit.results import RunDirectory
 from turncredit.runs import Run, complete
 from turncredit.storage import exclusive, sha256_json
-from turncredit.tasks import Task, open_task, warm_started_policy
+from turncredit.tasks import Task, open_task
+from turncredit.warm_starts import warm_started_policy
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ unknown, repeated or wrong-typed key is a ValueError that names the file, the ke
 is a number that no computation can hold.
 """
 
+import copy
 import dataclasses
+import functools
 import math
 import re
 import types
@@ -67,11 +69,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; ValueError naming the file if it is none."""
     try:
         text = path.read_text(encoding="utf-8")
-        values = yaml.load(text, Loader=_StrictLoader)
-        if not isinstance(values, dict):
-            raise ValueError(f"expected keys and values, found {type(values).__name__}")
-        for key, value in values.items():
-            _require_size(value, str(key))
+        return copy.deepcopy(_mapping(text))
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such params file") from error
     except OSError as error:
@@ -84,6 +82,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: a value is not what its tag says ({error!r})") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+@functools.lru_cache(maxsize=64)
+def _mapping(text: str) -> dict[str, Any]:
+    """The mapping that a text holds; kept, since every run of an experiment asks for its task."""
+    values = yaml.load(text, Loader=_StrictLoader)
+    if not isinstance(values, dict):
+        raise ValueError(f"expected keys and values, found {type(values).__name__}")
+    for key, value in values.items():
+        _require_size(value, str(key))
     return values
 
 

@@ -32,14 +32,14 @@ from turncredit.evaluation import EvaluationSettings
 from turncredit.params import require_shares
 from turncredit.policies.huggingface import HuggingFacePolicy, HuggingFaceSettings
 from turncredit.policies.protocol import Policy, Tokens
-from turncredit.policies.tiny import TinyPolicy, TinySettings, load_policy, save_policy
+from turncredit.policies.tiny import TinyPolicy, TinySettings
+from turncredit.policies.vllm import VllmPolicy, VllmSettings
 from turncredit.policies.vocabulary import tag_vocabulary
 from turncredit.records import Trajectory
 from turncredit.seeding import python_stream
-from turncredit.storage import exclusive, sha256_json
 from turncredit.training import TrainingSettings
 from turncredit.tripwires import TripwireSettings
-from turncredit.warm_start import WarmStartSettings, warm_start
+from turncredit.warm_start import WarmStartSettings
 from turncredit.worlds.base import World
 from turncredit.worlds.difficulty import WithheldEvidence
 from turncredit.worlds.factbook import FactbookWorld
@@ -77,7 +77,7 @@ class TaskSettings:
     disturbances: Disturbances
     withheld_share: float
     """Questions whose evidence the world withholds, beside those it cannot answer anyway."""
-    policy: TinySettings | HuggingFaceSettings
+    policy: TinySettings | HuggingFaceSettings | VllmSettings
     demonstrations: DemonstrationSettings
     warm_start: WarmStartSettings
     warm_start_task: str
@@ -135,6 +135,8 @@ class Task:
         """
         if self.settings.policy.KIND == "huggingface":
             return HuggingFacePolicy(self.settings.policy, seed)
+        if self.settings.policy.KIND == "vllm":
+            return VllmPolicy(self.settings.policy, seed)
         if not self.world.words:
             raise ValueError(
                 f"{task_path(self.tier, self.name)}: world.kind = {self.settings.world.KIND!r} has "
@@ -278,53 +280,3 @@ def _environment(world: World, settings: TaskSettings) -> Environment:
         return SearchR1(world, settings.environment, wording=wording)
     judge = open_judge(settings.judge)
     return DeepResearch(world, judge, settings.environment, wording=wording)
-
-
-def warm_started_policy(
-    task: Task, seed: int, code: str, report: Callable[[int, float], None]
-) -> Policy:
-    """The policy of a task after its warm start, trained once per settings, seed and `code`.
-
-    Kept under the cache folder by hash; a second process asking for the same one waits for it.
-    Raises ValueError if `warm_start_task` has another vocabulary or policy size.
-    """
-    source = open_task(task.tier, task.settings.warm_start_task)
-    if (source.vocabulary.entries, source.settings.policy) != (
-        task.vocabulary.entries,
-        task.settings.policy,
-    ):
-        raise ValueError(
-            f"{task_path(task.tier, task.name)}: warm_start_task = {source.name!r} has another "
-            "vocabulary or policy size"
-        )
-    identity = {
-        name: value for name, value in asdict(source.settings).items() if name in _WARM_START_FIELDS
-    }
-    files = [source.contents] if source.contents else []
-    key = sha256_json([source.settings.kinds, identity, seed, code, *files])[:16]
-    path = paths.cache() / "warm_starts" / f"{task.tier}-{source.name}-{seed}-{key}.safetensors"
-    policy = task.new_policy(seed)
-    if source.settings.warm_start.steps == 0:
-        return policy
-    with exclusive(path.with_suffix(".lock")):
-        if not path.exists():
-            settings = source.settings.warm_start
-            demonstrations = source.demonstrations(seed)
-            warm_start(
-                policy,
-                source.vocabulary,
-                source.world.names,
-                demonstrations,
-                settings,
-                seed=seed,
-                report=report,
-            )
-            save_policy(policy, path)
-    load_policy(policy, path)
-    return policy
-
-
-_WARM_START_FIELDS = (
-    "world", "environment", "wording", "judge", "disturbances", "withheld_share",
-    "policy", "demonstrations", "warm_start",
-)  # fmt: skip

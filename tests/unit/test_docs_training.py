@@ -10,6 +10,7 @@ from play import TRAINING
 
 from turncredit import params
 from turncredit.policies.huggingface import HuggingFaceSettings
+from turncredit.policies.vllm import VllmSettings
 from turncredit.training import TrainingSettings
 from turncredit.tripwires import TripwireSettings
 
@@ -38,8 +39,8 @@ def test_every_term_that_tasks_leave_off_is_shown():
 def test_tripwires_and_a_language_model_are_settings():
     (wires,) = blocks("# beside training")
     params.build(TripwireSettings, wires["tripwires"], "docs/training.md")
-    (policy,) = blocks("policy:")
-    values = policy["policy"]
-    assert values.pop("kind") == HuggingFaceSettings.KIND
-    params.build(HuggingFaceSettings, values, "docs/training.md")
-    assert len(BLOCKS) == len(blocks("# in training")) + 2
+    for block, kind in zip(blocks("policy:"), (HuggingFaceSettings, VllmSettings), strict=True):
+        values = block["policy"]
+        assert values.pop("kind") == kind.KIND
+        params.build(kind, values, "docs/training.md")
+    assert len(BLOCKS) == len(blocks("# in training")) + 3

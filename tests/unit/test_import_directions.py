@@ -20,8 +20,9 @@ LEVELS = {
     6: "credit objectives reward_shaping dynamic_sampling",
     7: "training tripwires evaluation warm_start probe audit verl_plugin",
     8: "results loggers stats tasks code_version plans",
-    9: "runs estimates comparisons claims",
+    9: "runs estimates comparisons claims warm_starts",
     10: "experiment run_checks plots viewer notebook_runner",
+    11: "report",
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names.split()}
 SIDEWAYS = {

@@ -7,7 +7,7 @@ import pytest
 
 from turncredit import plots
 from turncredit.plans import Experiment, Plan
-from turncredit.plots.gallery import CAPTIONS, GALLERY
+from turncredit.plots.gallery import CAPTIONS, EXHIBITS, GALLERY
 from turncredit.results import write_table
 from turncredit.storage import write_json
 from turncredit.training import FIRST_K, Method
@@ -112,14 +112,16 @@ def test_every_figure_of_the_gallery_draws(experiment, name):
 
 def test_exhibits_are_named_by_notebook_figure_and_plan(experiment):
     study = plots.open_study(experiment, beside=["10_base"])
-    shown = list(plots.exhibits(study, experiment, ["outcomes"]))
-    assert [name for name, _, _ in shown] == ["12_own_outcomes", "12_own_outcomes_2"]
+    shown = list(plots.exhibits(study, experiment))
+    names = ("outcomes", "differences", "outcomes_2", "differences_2")
+    assert [name for name, _, _ in shown] == [f"12_own_{name}" for name in names]
     assert "16 runs, from 2 warm starts" in shown[0][2]
-    assert "8 runs, from 2 warm starts" in shown[1][2]
+    assert "8 runs, from 2 warm starts" in shown[2][2]
 
 
 def test_every_figure_of_the_gallery_has_a_caption():
     assert set(CAPTIONS) == set(GALLERY)
+    assert {name for names in EXHIBITS.values() for name in names} <= set(GALLERY)
 
 
 def test_an_unknown_figure_is_refused_by_name(experiment):

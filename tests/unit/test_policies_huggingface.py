@@ -41,6 +41,7 @@ from turncredit.policies.tokenizer import ModelTokens
 from turncredit.rollout import roll_out
 from turncredit.training import new_optimiser, train
 from turncredit.warm_start import imitation_loss, warm_start
+from turncredit.warm_starts import warm_started_policy
 
 transformers = pytest.importorskip("transformers", reason="language models need transformers")
 tokenizers = pytest.importorskip("tokenizers", reason="language models need tokenizers")
@@ -908,7 +909,7 @@ def opened(tmp_path, monkeypatch, words_folder):
 def test_a_task_may_name_a_language_model(opened, words_folder, tmp_path):
     task = opened()
     assert task.settings.policy == settings(words_folder)
-    started = tasks.warm_started_policy(task, 0, "code", lambda step, loss: None)
+    started = warm_started_policy(task, 0, "code", lambda step, loss: None)
     assert equal(started, policy(words_folder))
     assert not (tmp_path / "cache").exists(), "what was not trained is not stored again"
     assert tasks.open_task("smoke", "changed") is task
@@ -917,10 +918,10 @@ def test_a_task_may_name_a_language_model(opened, words_folder, tmp_path):
 def test_a_language_model_may_imitate_the_script_first(opened, words_folder):
     task = opened(steps=2)
     losses = []
-    started = tasks.warm_started_policy(task, 0, "code", lambda step, loss: losses.append(loss))
+    started = warm_started_policy(task, 0, "code", lambda step, loss: losses.append(loss))
     assert len(losses) == 2
     assert not equal(started, policy(words_folder))
-    again = tasks.warm_started_policy(task, 0, "code", lambda step, loss: losses.append(loss))
+    again = warm_started_policy(task, 0, "code", lambda step, loss: losses.append(loss))
     assert len(losses) == 2, "read from the cache"
     assert equal(started, again)
 
@@ -932,7 +933,7 @@ def test_a_language_model_may_imitate_the_script_first(opened, words_folder):
         ({"max_tokens": 300}, r"max_tokens = 300"),
         ({"chat": True}, r"chat = True"),
         ({"model": "nowhere"}, r"model = 'nowhere'"),
-        ({"kind": "vllm"}, r"policy\.kind = 'vllm'"),
+        ({"kind": "sglang"}, r"policy\.kind = 'sglang'"),
         ({"dtype": "float16"}, r"dtype = 'float16'"),
         ({"lora": {"rank": 2, "alpha": 4.0}}, r"policy: lora: key 'targets'"),
         ({"device": ABSENT}, rf"policy\.device = '{ABSENT}'"),

@@ -84,13 +84,30 @@ def root(tmp_path, monkeypatch):
     return found
 
 
-@pytest.fixture
-def runs(root):
+def write_runs(root):
     for seed in range(16):
         write_run(root, "10_base", "trap", "grpo", seed, shifts=True)
         write_run(root, "11_mask", "trap", "suffix_mask", seed, gain=0.1 + 0.002 * (seed % 3))
     write_run(root, "11_mask", "unasked", "suffix_mask", 0)
     return root
+
+
+@pytest.fixture
+def runs(root):
+    """Runs that a test may change."""
+    return write_runs(root)
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    """The folder of the same runs with their report, and its findings; only read by the tests."""
+    found = tmp_path_factory.mktemp("reported") / "results" / "smoke"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TURNCREDIT_RESULTS", str(found))
+        write_runs(found)
+        findings = report.find(SETTINGS, CLAIMS)
+        report.save(findings)
+        yield found, findings
 
 
 def only(rows, **wanted):
@@ -130,8 +147,8 @@ def test_an_unfinished_run_is_no_row(runs):
     assert len(table) == 31
 
 
-def test_the_windows_of_a_run_are_right_by_hand(runs):
-    table = report.run_table("smoke", ["trap"])
+def test_the_windows_of_a_run_are_right_by_hand(reported):
+    table = reported[1].runs
     row = table[(table["arm"] == "grpo") & (table["seed"] == 2)].iloc[0]
     # Before: the 20 steps ahead of the ten that end with the shift, 5 .. 24; after: 35 .. 54.
     assert stats.windows(SHIFT, STEPS).before == range(5, 25)
@@ -183,8 +200,8 @@ def test_the_probe_stands_beside_the_run_that_it_probed(root):
 # Verdicts, and how many seeds are missing
 
 
-def test_verdicts_and_sources(runs):
-    rows = report.find(SETTINGS, CLAIMS).claims
+def test_verdicts_and_sources(reported):
+    rows = reported[1].claims
     assert [tuple(row) for row in rows] == [report.COLUMNS] * len(rows)
     assert only(rows, claim="it-helps", task="trap")["verdict"] == claims.REPRODUCED
     assert only(rows, claim="it-hurts", task="trap")["verdict"] == claims.NOT_REPRODUCED
@@ -203,11 +220,12 @@ def test_verdicts_and_sources(runs):
     }  # fmt: skip
 
 
-def test_every_number_has_tables_that_exist(runs):
-    for row in report.find(SETTINGS, CLAIMS).claims:
-        if not math.isnan(row["ours"]):
-            for pattern in row["run"].split():
-                assert list(runs.glob(pattern.removeprefix("results/smoke/"))), pattern
+def test_every_number_has_tables_that_exist(reported):
+    root, findings = reported
+    patterns = {p for row in findings.claims if row["seeds"] for p in row["run"].split()}
+    assert len(patterns) == 3
+    for pattern in patterns:
+        assert len(list(root.glob(pattern.removeprefix("results/smoke/")))) == 16, pattern
 
 
 def outcomes(a, b):
@@ -290,9 +308,8 @@ def table_of(reader, *names):
     return [row for t in reader.tables if tuple(t[0][: len(names)]) == names for row in t[1:]]
 
 
-def test_the_page_is_well_formed_and_has_every_claim_once(runs):
-    report.save(report.find(SETTINGS, CLAIMS))
-    folder = runs / "99_report"
+def test_the_page_is_well_formed_and_has_every_claim_once(reported):
+    folder = reported[0] / "99_report"
     reader = Reader((folder / "report.html").read_text(encoding="utf-8"))
     text = "".join(reader.texts)
     markdown = html.unescape((folder / "report.md").read_text(encoding="utf-8")).replace("\\", "")
@@ -303,20 +320,19 @@ def test_the_page_is_well_formed_and_has_every_claim_once(runs):
     assert not any(link.startswith(("http", "/", "javascript")) for link in reader.links)
 
 
-def test_the_numbers_of_the_page_are_those_of_the_tables(runs):
-    report.save(report.find(SETTINGS, CLAIMS))
-    folder = runs / "99_report"
+def test_the_numbers_of_the_page_are_those_of_the_tables(reported):
+    folder = reported[0] / "99_report"
     saved = pd.read_csv(folder / "claims.csv")
     reader = Reader((folder / "report.html").read_text(encoding="utf-8"))
-    lines = [row for row in table_of(reader, "claim", "published") if row[3] != "–"]
+    lines = [row[-5:] for row in table_of(reader, "claim", "published") if row[-4] != "–"]
     known = saved[saved["ours"].notna()].to_dict("records")
     assert len(lines) == len(known) == 4
     for line, row in zip(lines, known, strict=True):
-        assert line[2:] == [row["task"], interval(row), str(row["seeds"]), row["verdict"],
-                            row["reason"]]  # fmt: skip
+        assert line == [row["task"], f"{interval(row)} {row['unit']}", str(row["seeds"]),
+                        row["verdict"], row["reason"]]  # fmt: skip
     markdown = (folder / "report.md").read_text(encoding="utf-8").replace("\\", "")
     for row in known:
-        assert f"| {interval(row)} | {row['seeds']} | {row['verdict']} |" in markdown
+        assert f"| {interval(row)} {row['unit']} | {row['seeds']} | {row['verdict']} |" in markdown
     (total,) = [row for row in table_of(reader, "experiment", "runs") if row[0] == "all"]
     costs = pd.read_csv(folder / "costs.csv")
     assert total == ["all", "33", "1 980", "198 000", f"{33 * 36 / 3600:.2f}"]
@@ -326,8 +342,10 @@ def test_the_numbers_of_the_page_are_those_of_the_tables(runs):
     assert list(map(int, verdicts)) == [2, 1, len(saved) - 3]
 
 
-def test_a_second_report_has_the_same_bytes(runs):
-    written = report.save(report.find(SETTINGS, CLAIMS))
+def test_a_second_report_has_the_same_bytes(reported, monkeypatch):
+    root, findings = reported
+    monkeypatch.setenv("TURNCREDIT_RESULTS", str(root))
+    written = report.save(findings)
     first = {path.name: path.read_bytes() for path in written}
     assert set(first) == {"claims.csv", "costs.csv", "manifests.csv", "outcomes.csv",
                           "report.html", "report.md"}  # fmt: skip
@@ -335,19 +353,19 @@ def test_a_second_report_has_the_same_bytes(runs):
     assert {path.name: path.read_bytes() for path in again} == first
 
 
-def test_every_manifest_is_listed_with_its_code(runs):
-    rows = report.manifest_rows("smoke")
+def test_every_manifest_is_listed_with_its_code(reported):
+    rows = reported[1].manifests
     assert len(rows) == 33
     assert [row["path"].split("/")[-2] for row in rows[:16]] == [f"seed_{s}" for s in range(16)]
     assert {row["code_hash"] for row in rows} == {"c"}
     assert {row["versions"] for row in rows} == {"python 3.11"}
 
 
-def test_comparisons_are_shown_experiment_by_experiment(runs):
+def test_comparisons_are_shown_experiment_by_experiment(root):
     row = {"task": "trap", "arm": "aem", "reference_arm": "grpo", "seeds": 16, "difference": -0.01}
     row |= {"difference_low": -0.03, "difference_high": 0.01, "collapsed": 3, "collapsed_of": 16}
     row |= {"reference_collapsed": 8, "reference_of": 16, "collapse_p_holm": 0.081}
-    write_table(runs / "12_own" / "comparisons.csv", [row])
+    write_table(root / "12_own" / "comparisons.csv", [row])
     findings = report.find(SETTINGS, CLAIMS)
     reader = Reader(report.page("", report.report_blocks(findings)))
     assert table_of(reader, "task", "arm") == [
@@ -355,13 +373,13 @@ def test_comparisons_are_shown_experiment_by_experiment(runs):
     ]
 
 
-def test_figures_are_linked_from_the_page_with_their_captions(runs):
-    (runs / "figures").mkdir()
-    (runs / "figures" / "turns.png").write_bytes(b"png")
+def test_figures_are_linked_from_the_page_with_their_captions(root):
+    (root / "figures").mkdir(parents=True)
+    (root / "figures" / "turns.png").write_bytes(b"png")
     captions = {"turns": "Turns <per> trajectory.", "lost": "No file."}
-    (runs / "figures" / "captions.json").write_text(json.dumps(captions))
+    (root / "figures" / "captions.json").write_text(json.dumps(captions))
     report.save(report.find(SETTINGS, CLAIMS))
-    page = (runs / "99_report" / "report.html").read_text(encoding="utf-8")
+    page = (root / "99_report" / "report.html").read_text(encoding="utf-8")
     reader = Reader(page)
     assert "../figures/turns.png" in reader.links
     assert "Turns <per> trajectory." in "".join(reader.texts)
@@ -413,9 +431,18 @@ def test_no_text_becomes_markup(block):
         assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {2}
 
 
+def test_a_cell_spans_the_rows_in_which_it_goes_on():
+    page = report.page("", [Table(("a", "b"), (("x", "1"), ("", "2"), ("y", "3")))])
+    assert re.findall(r'rowspan="(\d)"[^>]*>(\w)', page) == [("2", "x")]
+    assert Reader(page).tables == [[["a", "b"], ["x", "1"], ["2"], ["y", "3"]]]
+
+
 def test_numbers_read_as_numbers():
     assert number(math.inf) == number(None) == number(math.nan) == "–"
     assert number(-0.5) == "−0.5"
+    # A table rounds both to 0.1235 (0.1245), and the page shows what stands in the table.
+    assert number(0.12350000049) == number(0.1235)
+    assert number(0.12449999999) == number(0.1245)
     assert interval({"ours": 0.1, "low": -math.inf, "high": math.inf}) == "0.1"
 
 

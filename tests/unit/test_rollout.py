@@ -337,6 +337,7 @@ def test_only_prompts_observations_and_scripts_are_ever_encoded():
         ("demonstrations.py", "message"),
         ("demonstrations.py", "result.observation"),
         ("tasks.py", "prompt"),  # to count its tokens
+        ("training/information.py", "f'<answer> {answer} </answer>'"),  # to score it
     }
     found = set()
     for path in package.rglob("*.py"):

@@ -31,6 +31,7 @@ from turncredit.policies.vllm import VllmPolicy, VllmSettings  # noqa: E402
 from turncredit.rollout import roll_out  # noqa: E402
 from turncredit.signals import mismatch  # noqa: E402
 from turncredit.training import new_optimiser, train  # noqa: E402
+from turncredit.warm_starts import warm_started_policy  # noqa: E402
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.2}
 """Nats: the largest difference of a log-prob by vLLM and by the trainer, of the same type."""
@@ -284,7 +285,7 @@ def test_a_task_may_name_it(folder, tmp_path, monkeypatch):
     target.write_text(yaml.safe_dump(values), encoding="utf-8")
     task = tasks.open_task("smoke", "changed")
     assert task.settings.policy == settings(folder)
-    model = tasks.warm_started_policy(task, 0, "code", lambda step, loss: None)
+    model = warm_started_policy(task, 0, "code", lambda step, loss: None)
     given = (task.vocabulary, task.environment, task.world, PLAIN, task.settings.training)
     STARTED.append(model)
     (log,) = train(model, new_optimiser(model, task.settings.training), *given, seed=0)

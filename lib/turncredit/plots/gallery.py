@@ -1,6 +1,6 @@
 """The figures of a study by name, so that a notebook and the figure notebook draw the same ones."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from matplotlib.figure import Figure
 
@@ -30,13 +30,23 @@ def draw(study: Study, name: str) -> Figure:
     return GALLERY[name](study)
 
 
-def exhibits(
-    study: Study, experiment: Experiment, names: Sequence[str]
-) -> Iterator[tuple[str, Figure, str]]:
-    """File name, figure and caption of each of `names`, for each plan that has any run.
+EXHIBITS = {
+    "10_grpo_baseline": ("outcomes", "collapse", "early_warnings"),
+    "12_aem": (
+        "outcomes", "differences", "exploration", "entropy_divergence", "variance_over_seeds",
+    ),
+    "13_is_clipping": ("clip_fraction", "turns", "outcomes"),
+    "15_what_is_missing": ("outcomes", "differences", "steps_to_reach"),
+}  # fmt: skip
+"""What of an experiment is kept as figures; of any other, its outcomes and differences."""
 
-    The file is <notebook>_<name>, with the number of the plan behind it from the second on.
+
+def exhibits(study: Study, experiment: Experiment) -> Iterator[tuple[str, Figure, str]]:
+    """File name, figure and caption of each figure to keep, for each plan that has any run.
+
+    The file is <notebook>_<figure>, with the number of the plan behind it from the second on.
     """
+    names = EXHIBITS.get(experiment.notebook, ("outcomes", "differences"))
     for number, part in enumerate(plan_studies(study, experiment), start=1):
         if part.outcomes.empty:
             continue

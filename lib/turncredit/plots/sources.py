@@ -1,7 +1,7 @@
 """What the figures are made of: parameters, saved runs, and the tidy tables derived from them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +35,8 @@ class FigureParams:
     first_k: int
     turns_shown: int
     confidence_level: float
-    studies: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Experiment notebooks whose plans are drawn one by one, and the figures of the gallery."""
+    studies: tuple[str, ...] = ()
+    """Experiment notebooks whose plans are drawn one by one, with the figures of `EXHIBITS`."""
 
     def __post_init__(self) -> None:
         for name in ("experiments", "tasks", "arms"):

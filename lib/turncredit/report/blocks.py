@@ -4,6 +4,7 @@ Texts are plain: each form escapes them, so that nothing in a result can become 
 """
 
 import html
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ class Links:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of text; a row says nothing where the row before it says the same (`""`)."""
+    """Cells of text; `""` stands for the cell above it, which goes on."""
 
     KIND = "table"
 
@@ -114,7 +115,7 @@ def _markdown_table(table: Table) -> str:
 
 def _html_table(table: Table) -> str:
     head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in table.header)
-    body = "".join(f"<tr>{_cells(table, row)}</tr>\n" for row in table.rows)
+    body = "".join(f"<tr>{_cells(table, line)}</tr>\n" for line in range(len(table.rows)))
     inner = f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>"
     text = f'<div class="wide"><table>{inner}</table></div>'
     if table.folded:
@@ -123,15 +124,20 @@ def _html_table(table: Table) -> str:
     return text
 
 
-def _cells(table: Table, row: Sequence[str]) -> str:
+def _cells(table: Table, line: int) -> str:
+    """The cells of one row; one that goes on in the rows below spans them."""
     cells = []
-    for name, cell in zip(table.header, row, strict=True):
+    for column, (name, cell) in enumerate(zip(table.header, table.rows[line], strict=True)):
+        if not cell and line:
+            continue
+        below = (row[column] for row in table.rows[line + 1 :])
+        span = 1 + sum(1 for _ in itertools.takewhile(lambda text: not text, below))
+        kind = "first" if column == 0 else "none" if cell == "–" else ""
+        facts = (f' class="{kind}"' if kind else "") + (f' rowspan="{span}"' if span > 1 else "")
         shown = html.escape(cell)
-        if name in table.badges and cell:
+        if name in table.badges:
             shown = f'<b class="{html.escape(cell.replace(" ", "-"))}">{shown}</b>'
-        kind = "first" if name == table.header[0] and cell else "none" if cell == "–" else ""
-        kind = f' class="{kind}"' if kind else ""
-        cells.append(f'<td{kind} data-name="{html.escape(name)}">{shown}</td>')
+        cells.append(f'<td{facts} data-name="{html.escape(name)}">{shown}</td>')
     return "".join(cells)
 
 

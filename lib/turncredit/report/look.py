@@ -28,7 +28,8 @@ th,td{{text-align:left;vertical-align:top;padding:.4rem .6rem}}
 th{{color:var(--quiet);font-weight:600;border-bottom:1px solid var(--line)}}
 td.first{{font-weight:500;min-width:12rem}}
 td[data-name="why"]{{min-width:15rem}}
-td[data-name^="ours"],td[data-name^="difference"]{{white-space:nowrap}}
+td[data-name^="ours"]{{min-width:11rem}}
+td[data-name^="difference"]{{white-space:nowrap}}
 tr:has(td.first) td{{border-top:1px solid var(--line)}}
 td b{{font-weight:600;white-space:nowrap}}
 b.reproduced{{color:var(--yes)}}

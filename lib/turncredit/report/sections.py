@@ -17,14 +17,15 @@ LONG = 14
 
 
 def number(value: float | None, form: str = ".3g") -> str:
-    """Three significant digits; a dash for what is missing or has no end.
+    """Three significant digits of the value as the tables hold it; a dash for none or no end.
 
-    >>> number(-0.01234), number(float("nan")), number(20.0)
-    ('−0.0123', '–', '20')
+    >>> number(-0.01234), number(float("nan")), number(20.0), number(-0.0)
+    ('−0.0123', '–', '20', '0')
     """
     if value is None or not math.isfinite(value):
         return "–"
-    return format(value, form).replace("-", "−")
+    stored = float(f"{value:.7g}") + 0.0  # as a cell, and no -0
+    return format(stored, form).replace("-", "−")
 
 
 def interval(row: Row, name: str = "ours", low: str = "low", high: str = "high") -> str:
@@ -121,15 +122,15 @@ def _claim_lines(tests: list[Row]) -> list[tuple[str, ...]]:
     first = tests[0]
     where = first["source"].partition(", ")[2]
     sentence = first["sentence"].strip().removesuffix(".")
-    published = f"{first['published'].replace('_', ' ')} ({first['unit']})"
-    heads = [(f"{sentence} ({where}).", published if first["published"] else "–")]
+    heads = [(f"{sentence} ({where}).", first["published"].replace("_", " ") or "–")]
     numbers = [row for row in tests if _known(row["ours"])]
     silent: dict[tuple[str, str], list[Row]] = {}
     for row in tests:
         if not _known(row["ours"]):
             silent.setdefault((row["verdict"], row["reason"]), []).append(row)
     lines = [
-        (task_label(row["task"]), interval(row), str(row["seeds"]), row["verdict"], row["reason"])
+        (task_label(row["task"]), f"{interval(row)} {row['unit']}", str(row["seeds"]),
+         row["verdict"], row["reason"])
         for row in numbers
     ]  # fmt: skip
     for (verdict, reason), alike in silent.items():
