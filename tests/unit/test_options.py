@@ -229,7 +229,8 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "option"), [(name, o) for name, (_, options) in FUNCTIONS.items() for o in options]
+    ("name", "option"),
+    [(name, o) for name, (_, options) in FUNCTIONS.items() for o in sorted(options)],
 )
 def test_the_rule_holds_outside_the_tables(name, option):
     function, _ = FUNCTIONS[name]
