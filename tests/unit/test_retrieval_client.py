@@ -276,7 +276,9 @@ def test_documents_without_ids_are_still_told_apart() -> None:
     assert first.document.id != second.document.id
 
 
-@pytest.mark.parametrize("behaviour", [status(500), says_nothing, false_gzip], ids=str)
+@pytest.mark.parametrize(
+    "behaviour", [status(500), says_nothing, false_gzip], ids=["500", "silence", "gzip"]
+)
 def test_what_may_pass_is_tried_again(behaviour: Behaviour) -> None:
     with serving(behaviour, behaviour, good) as (url, requests):
         client = client_of(url, retries=2)
