@@ -119,7 +119,7 @@ $(DONE)/%.ipynb: notebooks/%.ipynb params/$(TIER)/%.yaml $(LIB) $(TASKS) | $(STA
 	@$(RUN) $< --params params/$(TIER)/$*.yaml
 
 # The experiment notebooks draw with the settings of the figure notebook.
-$(filter $(DONE)/1%,$(CORE:%=$(DONE)/%.ipynb)): params/$(TIER)/$(FIGURES).yaml
+$(filter $(DONE)/1%,$(patsubst %,$(DONE)/%.ipynb,$(CORE) $(MORE))): params/$(TIER)/$(FIGURES).yaml
 
 # Who compares with the runs of another notebook comes after it.
 $(DONE)/11_suffix_masking.ipynb $(DONE)/12_aem.ipynb $(DONE)/14_surprisal_probe.ipynb: $(DONE)/10_grpo_baseline.ipynb

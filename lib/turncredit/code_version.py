@@ -11,15 +11,17 @@ _ENTRY = "turncredit.experiment"
 """Every run starts here."""
 
 
-def code_hash() -> str:
+def code_hash(*further: str) -> str:
     """SHA-256 over the code, as parsed, of all library modules that a run can reach.
 
     Reach: what `turncredit.experiment` imports, and what that imports, also inside functions.  So
     neither comments, docstrings and layout, nor figures, servers and estimators that no run knows,
-    make a result stale.
+    make a result stale.  further: modules by dotted name that a result depends on besides.
     """
-    digest = hashlib.sha256()
-    for name, tree in sorted(reached_modules(_ENTRY).items()):
+    digest, reached = hashlib.sha256(), reached_modules(_ENTRY)
+    for entry in further:
+        reached |= reached_modules(entry)
+    for name, tree in sorted(reached.items()):
         digest.update(f"{name}\n{ast.dump(_WithoutTexts().visit(tree))}\n".encode())
     return digest.hexdigest()
 

@@ -82,6 +82,6 @@ def _by_seed(runs: pd.DataFrame, column: str) -> Mapping[int, float]:
 
 
 def _by_block(runs: pd.DataFrame, column: str) -> dict[Any, list[float]]:
-    """Values by warm start; a run whose warm start is unknown is a block of its own."""
+    """Values by warm start; the runs whose warm start is unknown are one block."""
     known = runs.assign(block=runs["block"].map(lambda block: -1 if math.isnan(block) else block))
     return {block: own[column].tolist() for block, own in known.groupby("block")}

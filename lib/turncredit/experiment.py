@@ -7,7 +7,6 @@ from typing import Any
 
 from turncredit import params
 from turncredit.code_version import code_hash
-from turncredit.estimates import estimate, measure_rates
 from turncredit.loggers import log_writers
 from turncredit.parallel import Report, in_parallel
 from turncredit.plans import Experiment, with_methods
@@ -57,7 +56,7 @@ def experiment_from(parameters: dict[str, Any]) -> Experiment:
     """
     source = f"parameters of {parameters.get('notebook', 'the notebook')}"
     experiment = params.build(Experiment, with_methods(parameters), source)
-    for job in _one_of_each_task(jobs_of(experiment)):
+    for job in one_of_each_task(jobs_of(experiment)):
         try:
             job.open_task()
         except ValueError as error:
@@ -76,38 +75,31 @@ def run_experiment(experiment: Experiment, *, workers: int | None = None) -> lis
     Warm starts come first, then the runs, `workers` at a time (default: TURNCREDIT_JOBS, else one a
     core, and one where a policy is on a GPU), each in a process of its own with one thread.  A bar
     shows the share of steps done, and reward, entropy and search-first rate of the run that
-    reported last.  Raises ValueError before any work if the memory does not suffice.
+    reported last.
     """
     code = code_hash()
     jobs = [job for job in jobs_of(experiment) if not is_finished(job, code)]
     starts = {(j.open_task().settings.warm_start_task, j.warm_start_seed): j for j in jobs}
-    predicted = [estimate(job.open_task()) for job in _one_of_each_task(jobs)]
-    shared = any(task.device.startswith("cuda") for task in predicted)
-    workers = workers or _jobs_at_once(1 if shared else os.cpu_count() or 1)
-    for task in predicted:
-        task.require_fits(processes=workers)
+    workers = workers or jobs_at_once(experiment)
     log_writers(os.environ.get("TURNCREDIT_LOG", "").split(), experiment.folder, {})  # or refused
     in_parallel(prepare, [(job, code) for job in starts.values()], workers, "warm starts")
     in_parallel(run, [(job, code) for job in jobs], workers, "runs")
     return [job.label for job in jobs]
 
 
-def predictions(experiment: Experiment) -> list[str]:
-    """What a step of each task takes at the most, in words; the rates are measured here and now."""
-    sentences = []
-    for job in {job.task: job for job in jobs_of(experiment)}.values():
-        predicted = estimate(job.open_task())
-        sentences.append(f"{job.task}: {predicted.sentence(measure_rates(predicted))}")
-    return sentences
-
-
-def _one_of_each_task(jobs: list[Job]) -> list[Job]:
+def one_of_each_task(jobs: list[Job]) -> list[Job]:
+    """The last of the jobs on each task and variant."""
     return list({(job.task, job.variant): job for job in jobs}.values())
 
 
-def _jobs_at_once(default: int) -> int:
-    """TURNCREDIT_JOBS, or the default; ValueError unless it is a number above 0."""
-    asked = os.environ.get("TURNCREDIT_JOBS", str(default))
+def jobs_at_once(experiment: Experiment) -> int:
+    """TURNCREDIT_JOBS, or one a core, and one where a policy is on a GPU.
+
+    Raises ValueError unless the variable is a number above 0.
+    """
+    tasks = [job.open_task() for job in one_of_each_task(jobs_of(experiment))]
+    shared = any(getattr(task.settings.policy, "device", "cpu") != "cpu" for task in tasks)
+    asked = os.environ.get("TURNCREDIT_JOBS", str(1 if shared else os.cpu_count() or 1))
     if not asked.isdecimal() or int(asked) < 1:
         raise ValueError(f"TURNCREDIT_JOBS = {asked!r} is not a whole number above 0")
     return int(asked)

@@ -1,5 +1,6 @@
 """What an experiment runs: plans, each every arm on every task with every seed."""
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +32,11 @@ class Plan:
                 raise ValueError(f"{name} = {list(values)} repeats one")
         for name in ("arms", "tasks", "variants"):
             require_folder_names(name, getattr(self, name))
+        for variant, changes in self.variants.items():
+            for section in sorted({"demonstrations", "warm_start"} & changes.keys()):
+                raise ValueError(
+                    f"variants.{variant}: {section} belongs to the warm start, which all share"
+                )
         for arm, method in self.arms.items():
             try:
                 method.rehearse()
@@ -65,7 +71,7 @@ class Experiment:
                     if found.setdefault(key, value) != value:
                         raise ValueError(f"{name}: {key!r} is not the same in all plans")
 
-    @property
+    @functools.cached_property
     def plans(self) -> tuple[Plan, ...]:
         """All of them, in the order in which they are run."""
         return (Plan(self.tasks, self.variants, self.arms, self.seeds), *self.further)

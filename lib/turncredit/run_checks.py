@@ -1,4 +1,7 @@
-"""Whether the runs of an experiment can be trusted; apart, so that a new check makes none stale."""
+"""Whether an experiment fits the machine, and its runs can be trusted.
+
+Apart from `experiment`, so that a new check makes no run stale.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +10,9 @@ import numpy as np
 import pandas as pd
 
 from turncredit.code_version import code_hash
-from turncredit.experiment import Experiment, is_finished, jobs_of
+from turncredit.estimates import estimate, measure_rates
+from turncredit.experiment import is_finished, jobs_at_once, jobs_of, one_of_each_task
+from turncredit.plans import Experiment
 from turncredit.results import RunDirectory, read_table
 from turncredit.tasks import TaskSettings
 from turncredit.training import TrainingSettings
@@ -15,8 +20,23 @@ from turncredit.tripwires import FINISHED, NON_FINITE
 
 MAX_MISMATCH = {"float32": 1e-4, "bfloat16": 0.05}
 """Nats between the log-probs of the rollout and of the training pass, on average over the tokens of
-a step, by the precision of the layers' products.  Both engines are ours, so that float32 leaves the
-last bits; bfloat16 keeps 8 bits, and a logit near 10 is rounded by up to 0.03."""
+a step, by the precision of the layers' products.  float32 leaves the last bits; bfloat16 keeps 8
+bits, and a logit near 10 is rounded by up to 0.03."""
+
+
+def check_memory(experiment: Experiment) -> list[str]:
+    """What a step of each task takes at the most, in words; the rates are measured here and now.
+
+    Raises ValueError naming file and keys if as many runs as will go on at a time do not fit.
+    """
+    jobs, sentences = jobs_of(experiment), {}
+    at_once = min(jobs_at_once(experiment), len(jobs))
+    for job in one_of_each_task(jobs):
+        predicted = estimate(job.open_task())
+        predicted.require_fits(processes=at_once)
+        if job.task not in sentences:
+            sentences[job.task] = f"{job.task}: {predicted.sentence(measure_rates(predicted))}"
+    return list(sentences.values())
 
 
 def check_runs(experiment: Experiment) -> None:
@@ -81,8 +101,9 @@ _JUDGED = ("missing_rewards", "mean_abs_logprob_diff", "ratio_max", "zero_varian
 
 
 def precision(settings: TaskSettings) -> str:
-    """In which precision a task's policy computes its layers; a tiny one knows float32 alone."""
-    return "float32" if settings.policy.KIND == "tiny" else settings.policy.dtype
+    """The coarsest in which a task's engines compute; a tiny policy knows float32 alone."""
+    names = [getattr(settings.policy, name, "float32") for name in ("dtype", "engine_dtype")]
+    return "bfloat16" if "bfloat16" in names else "float32"
 
 
 def _could_move(rows: pd.DataFrame, training: TrainingSettings, reason: str) -> bool:

@@ -359,6 +359,10 @@ def test_an_empty_axis_is_refused_by_name(home, name):
         ({"variants": {"hard": {"world": {"pryor": 0.5}}}}, r"variants\.hard: .*pryor"),
         ({"variants": {"hard": {"world": {"prior": 1.5}}}}, r"variants\.hard: .*prior = 1\.5"),
         ({"variants": {"hard": 3}}, "hard"),
+        (
+            {"variants": {"hard": {"warm_start": {"steps": 3}}}},
+            r"variants\.hard: warm_start belongs",
+        ),
         ({"further": [{"tasks": ["tiny"]}]}, r"further\[0\]: key 'variants' is missing"),
         ({"further": [PLAN | {"seeds": []}]}, r"further\[0\]: seeds is empty"),
         ({"further": [PLAN | {"tasks": ["absent"]}]}, r"absent\.yaml: no such params file"),

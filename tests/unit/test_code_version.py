@@ -36,6 +36,14 @@ def test_comments_docstrings_layout_and_presentation_do_not_change_the_hash(pack
     assert code_hash() == before
 
 
+def test_further_modules_count_where_a_result_depends_on_them(package):
+    run, probe = code_hash(), code_hash("turncredit.probe")
+    assert run != probe
+    edit(package / "probe" / "states.py", "import", "import math\nimport")
+    assert code_hash() == run
+    assert code_hash("turncredit.probe") != probe
+
+
 @pytest.mark.parametrize(
     ("module", "old", "new"),
     [

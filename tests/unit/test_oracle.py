@@ -95,6 +95,13 @@ def test_reading_what_no_search_has_listed_is_wrong_and_searching_twice_is_not()
     assert played(deep_research(), asked, search, search, read) == -1
 
 
+def test_a_paragraph_that_names_the_next_document_has_not_listed_it():
+    asked = question()
+    search, read, _, read_next, *_ = path(asked)
+    assert asked.hops[1].title in asked.hops[0].paragraph
+    assert played(deep_research(), asked, search, read, read_next) == 2
+
+
 def test_where_the_world_has_lost_the_paragraph_nothing_is_wrong_from_there_on():
     asked = question()
     lost = replace(asked, hops=(asked.hops[0], replace(asked.hops[1], paragraph="")))

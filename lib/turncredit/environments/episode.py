@@ -105,7 +105,7 @@ class QuestionEpisode:
             return wording.invalid
         text = self._use(action, argument)
         if self._oracle is not None:
-            self._oracle.learn(text)
+            self._oracle.learn(action, text)
         return wording.observation.replace("{text}", text)
 
     def _use(self, action: str, argument: str) -> str:

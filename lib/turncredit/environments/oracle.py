@@ -30,12 +30,12 @@ class Oracle:
             self.first_wrong = self._turns
         self._turns += 1
 
-    def learn(self, text: str) -> None:
-        """Take note of what the policy is shown."""
+    def learn(self, action: str, text: str) -> None:
+        """Take note of what a tool has shown the policy."""
         hops = self._question.hops
         while self._hop < len(hops) and holds(text, hops[self._hop].paragraph):
             self._hop, self._listed = self._hop + 1, False
-        if self._hop < len(hops):
+        if self._hop < len(hops) and action == "search":
             self._listed |= _names(text, hops[self._hop].title)
 
     def _is_needed(self, action: str, argument: str) -> bool:

@@ -52,7 +52,9 @@ class Estimate:
     def peak(self) -> int:
         """Bytes at the fullest moment: rollout and backward are never alive together."""
         parts = self.parts
-        resident = parts.weights + parts.gradients + parts.optimiser + parts.reference
+        resident = (
+            parts.weights + parts.gradients + parts.optimiser + parts.reference + parts.engine
+        )
         return resident + max(parts.activations + parts.logits, parts.rollout)
 
     def seconds(self, rates: Rates) -> float:
@@ -138,6 +140,7 @@ _KEYS = {
                     "policy.gradient_checkpointing", "policy.max_tokens"),
     "logits": ("training.micro_batch", "policy.max_tokens"),
     "rollout": (*_GROUPS, "evaluation.questions", "policy.max_tokens"),
+    "engine": ("policy.engine_cache_gib", "policy.engine_dtype"),
 }  # fmt: skip
 """The parts of an estimate, and the keys that make each smaller."""
 

@@ -12,6 +12,7 @@ from turncredit.estimates.sizes import Sizes
 from turncredit.policies.tiny import CHUNK_ROWS
 
 if TYPE_CHECKING:
+    from turncredit.policies.vllm import VllmSettings
     from turncredit.tasks import TaskSettings
 
 _READ_AT_ONCE = 16_384
@@ -46,6 +47,8 @@ class Parts(NamedTuple):
     activations: int
     logits: int
     rollout: int
+    engine: int = 0
+    """A second engine that samples: its weights, keys and values, which stay."""
 
 
 class Operations(NamedTuple):
@@ -132,7 +135,14 @@ def model_parts(settings: "TaskSettings", sizes: Sizes, work: Work) -> Parts:
         activations=_activations(settings, sizes, work, converted),
         logits=own_head + blocks + (head if whole else 0),
         rollout=_rollout(sizes, work, size, whole) + converted,
+        engine=_engine(policy, sizes) if policy.KIND == "vllm" else 0,
     )
+
+
+def _engine(policy: "VllmSettings", sizes: Sizes) -> int:
+    """vLLM's own weights and what it sets apart for keys and values."""
+    size = 2 if policy.engine_dtype == "bfloat16" else 4
+    return size * sizes.parameters + int(policy.engine_cache_gib * 2**30)
 
 
 def _reference(settings: "TaskSettings", sizes: Sizes, weights: int) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from turncredit.plans import Experiment
@@ -14,6 +15,7 @@ from turncredit.plots import (
     factor_figures,
     outcomes,
     sources,
+    style,
     turn_actions,
     turn_figures,
 )
@@ -113,13 +115,11 @@ def _outcomes(study: Study) -> Figure:
 
 def _differences(study: Study) -> Figure:
     settings = study.settings
-    rows = outcomes.difference_rows(
-        study.outcomes, settings.reference_arm, level=settings.confidence_level
-    )
-    rates = outcomes.rate_rows(study.outcomes, level=settings.confidence_level)
+    columns = ["task", "arm", "difference", "difference_low", "difference_high", "seeds"]
+    rows = pd.DataFrame(study.comparisons()).reindex(columns=columns)
     return arm_figures.arm_differences(
-        rows,
-        rates,
+        rows.set_axis(["task", "arm", "difference", "low", "high", "n"], axis=1),
+        outcomes.rate_rows(study.outcomes, level=settings.confidence_level),
         *study.grid,
         reference_arm=settings.reference_arm,
         level=settings.confidence_level,
@@ -184,13 +184,18 @@ def _difficulty(study: Study) -> Figure:
 
 
 def _reach(study: Study) -> Figure:
-    """Steps until the training reward that the reference arm ends with is reached."""
-    settings = study.settings
-    ends = study.outcomes.loc[study.outcomes["arm"] == settings.reference_arm, "reward_last"]
-    level = float(ends.mean())
-    rows = outcomes.reach_rows(study.runs, "reward", level, window=settings.shift_window)
-    label = f"a training reward of {level:.2f}, the reference's last"
-    return arm_figures.steps_to_reach(rows, *study.grid, label=label)
+    """Steps until the training reward is reached that the reference arm ends with on the task."""
+    settings, parts = study.settings, []
+    for task, runs in study.outcomes.groupby("task", sort=False):
+        ends = runs.loc[runs["arm"] == settings.reference_arm, "reward_last"]
+        own = study.only([task], settings.arms)
+        rows = outcomes.reach_rows(
+            own.runs, "reward", float(ends.mean()), window=settings.shift_window
+        )
+        parts += [rows] if ends.notna().any() else []
+    table = pd.concat(parts) if parts else pd.DataFrame(columns=["task", "arm", "steps", "last"])
+    label = f"the training reward that {style.arm_label(settings.reference_arm)} ends with"
+    return arm_figures.steps_to_reach(table, *study.grid, label=label)
 
 
 GALLERY: dict[str, Callable[[Study], Figure]] = {
@@ -224,7 +229,8 @@ CAPTIONS = {
     "outcomes": "Final exact match on held-out questions, a dot for each seed, hollow if the run "
     "collapsed; the diamond is the mean with its t interval.",
     "differences": "Difference to the reference arm in final exact match, paired by seed, with its "
-    "t interval; beside it the share of collapsed runs with Wilson's interval.",
+    "bootstrap interval within warm starts; beside it the share of collapsed runs with Wilson's "
+    "interval.",
     "variance_over_seeds": "Distance of each seed from its arm's mean, and the spread over seeds "
     "as a ratio to the reference arm's.",
     "collapse": "Share of training trajectories into whose context the evidence came; the line is "

@@ -34,11 +34,12 @@ def outcome_rows(
 
     block: the seed of its warm start.  FINAL: the final evaluation, NaN where there is none.
     collapsed: 1.0 if `grounded` there is below `collapse_threshold`, else 0.0, NaN if unknown.
-    shift_step, collapse_step: first step at which the mean of the last `window` steps of
-    search_first, of grounded, is below its threshold; NaN: never.  reward_last and
+    shift_step: first step at which the mean of the last `window` steps of search_first is below its
+    threshold, NaN: never; collapse_step: the same of grounded, and NaN unless the run ended
+    collapsed, since some recover.  reward_last and
     entropy_mean_last: means of the last `last` steps; clip_fraction_max and mismatch_max (of
-    mean_abs_prob_diff): largest step; masked_share: mean over steps; seconds: of the last process
-    that worked on the run.  A column that the tables lack is NaN.
+    mean_abs_prob_diff): largest step; masked_share: mean over steps; seconds: of all processes that
+    worked on the run.  A column that the tables lack is NaN.
     """
     final = _finals(runs)
     along = [
@@ -49,6 +50,7 @@ def outcome_rows(
     table = steps.merge(final, on=RUN, how="left")
     known = table["grounded"].notna()
     table["collapsed"] = (table["grounded"] < collapse_threshold).astype(float).where(known)
+    table["collapse_step"] = table["collapse_step"].where(table["collapsed"] == 1)
     table["finished"] = table["finished"].eq(True)
     order = ["block", "finished", *FINAL, "collapsed", "shift_step", "collapse_step", *ALONG]
     return table[[*RUN, *order, "seconds"]]
@@ -151,8 +153,7 @@ def spread_rows(
     """Standard deviation over seeds and its ratio to the reference arm's, with `stats.sd_ratio`.
 
     Result: task, arm, sd (over all seeds, n - 1), ratio (within warm starts), low, high, n.  A run
-    without a known warm start is in sd alone.  With a warm start of two seeds there is no interval:
-    leaving out either of a pair gives the same spread, so that a jackknife sees no error in it.
+    without a known warm start is in sd alone.
     """
     rows = []
     for task, runs in outcomes.groupby("task", sort=False):
@@ -161,9 +162,7 @@ def spread_rows(
             ratio = (math.nan,) * 3
             if arm != reference_arm and reference_arm in blocks:
                 found = stats.sd_ratio(blocks[arm], blocks[reference_arm], level=level)
-                pairs = 2 in map(len, [*blocks[arm].values(), *blocks[reference_arm].values()])
-                ends = (math.nan, math.nan) if pairs else (found.low, found.high)
-                ratio = (found.value, *ends)
+                ratio = (found.value, found.low, found.high)
             rows.append((task, arm, own[column].std(), *ratio, int(own[column].notna().sum())))
     return pd.DataFrame(rows, columns=["task", "arm", "sd", "ratio", "low", "high", "n"])
 

@@ -34,20 +34,30 @@ class Study:
         reference, level = self.settings.reference_arm, self.settings.confidence_level
         return comparison_rows(self.outcomes, reference, level=level)
 
-    def only(self, tasks: Iterable[str], arms: Iterable[str]) -> "Study":
-        """The same of fewer tasks and arms; the reference arm stays."""
-        arms = tuple(dict.fromkeys([self.settings.reference_arm, *arms]))
-        settings = replace(self.settings, tasks=tuple(dict.fromkeys(tasks)), arms=arms)
+    def only(
+        self, tasks: Iterable[str], arms: Iterable[str], *, reference_arm: str | None = None
+    ) -> "Study":
+        """The same of fewer tasks and arms, and of the reference arm, which may be another one."""
+        reference = reference_arm or self.settings.reference_arm
+        arms = tuple(dict.fromkeys([reference, *arms]))
+        settings = replace(
+            self.settings, tasks=tuple(dict.fromkeys(tasks)), arms=arms, reference_arm=reference
+        )
         runs = Runs(*(_listed(table, settings) for table in vars(self.runs).values()))
         return Study(settings, runs, _listed(self.outcomes, settings))
 
     def save(self) -> None:
-        """Write outcomes.csv and comparisons.csv into the folder of the first experiment."""
+        """Write outcomes.csv and comparisons.csv into the folder of the first experiment.
+
+        Where nothing can be compared, no earlier comparisons.csv stays.
+        """
         folder = paths.results(self.settings.tier) / self.settings.experiments[0]
         write_table(folder / "outcomes.csv", self.outcomes.to_dict("records"))
         comparisons = self.comparisons()
         if comparisons:
             write_table(folder / "comparisons.csv", comparisons)
+        else:
+            (folder / "comparisons.csv").unlink(missing_ok=True)
 
 
 def open_study(
@@ -74,13 +84,17 @@ def open_study(
     )
     check_comparable([paths.results(tier) / name for name in settings.experiments])
     runs = read_runs(settings, partly=True)
-    return Study(settings, runs, outcome_rows(runs, shift_threshold=settings.shift_threshold))
+    outcomes = outcome_rows(
+        runs,
+        shift_threshold=settings.shift_threshold,
+        window=settings.shift_window,
+        last=settings.comparison_window,
+    )
+    return Study(settings, runs, outcomes)
 
 
-def plan_studies(study: Study, experiment: Experiment) -> list[Study]:
-    """The study of each plan, with the reference arm and those of no plan on its tasks."""
-    planned = {arm for plan in experiment.plans for arm in plan.arms}
-    also = [arm for arm in study.settings.arms if arm not in planned]
+def plan_studies(study: Study, experiment: Experiment, *, also: Sequence[str] = ()) -> list[Study]:
+    """The study of each plan, with the reference arm, and others that are `also` to be shown."""
     return [study.only(plan_tasks(plan), [*also, *plan.arms]) for plan in experiment.plans]
 
 

@@ -7,6 +7,7 @@ by vLLM become `rollout_logprobs`, those by the trainer `old_logprobs`.
 """
 
 import asyncio
+import contextlib
 import gc
 import importlib.util
 import itertools
@@ -222,10 +223,11 @@ class VllmEngine:
 
     def _drop(self) -> list[_Request]:
         """Give up all that is open or waiting."""
-        dropped = [*self._open.values(), *self._waiting]
-        self._vllm.abort_request(list(self._open))
+        opened, waiting = self._open, self._waiting
         self._open, self._waiting = {}, []
-        return dropped
+        with contextlib.suppress(Exception):  # an engine that is dead can abort nothing
+            self._vllm.abort_request(list(opened))
+        return [*opened.values(), *waiting]
 
 
 def _watch(model: Any, loaded: set[str]) -> set[str]:

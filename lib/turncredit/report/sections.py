@@ -148,8 +148,9 @@ def comparison_tables(tables: dict[str, pd.DataFrame]) -> list[Block]:
     blocks.append(
         Text(
             "Differences are in the final exact match, paired by seed within warm starts; a run "
-            "has collapsed if its final policy hardly ever sees the evidence; p is of the exact "
-            "test within warm starts, allowing for the number of arms of the task (Holm)."
+            "has collapsed if its final policy hardly ever sees the evidence; p is the "
+            "mid-p of the exact test within warm starts, which can be a little below the exact "
+            "one, allowing for the number of arms of the task (Holm)."
         )
     )
     header = ("task", "arm", "reference", "seeds", "difference [interval]", "collapsed",

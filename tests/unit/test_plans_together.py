@@ -1,0 +1,87 @@
+"""The plans of a tier fit together: experiments that are compared share warm starts and hold no run
+twice, and each has its reference where it is compared."""
+
+import re
+from collections import defaultdict
+
+import pytest
+
+from turncredit import params, paths, plots
+from turncredit.experiment import jobs_of
+from turncredit.params import build
+from turncredit.plans import Experiment, grid_variants, with_methods
+
+TIERS = sorted(path.name for path in (paths.repository() / "params").iterdir() if path.is_dir())
+NOTEBOOKS = paths.repository() / "notebooks"
+
+
+def experiments(tier: str) -> dict[str, Experiment]:
+    """Every experiment of a tier by its notebook."""
+    found = {}
+    for path in sorted(paths.params(tier).glob("1*.yaml")):
+        values = params.read_yaml(path)
+        if "axes" in values:
+            variants = grid_variants(values.pop("axes"))
+            values |= {"tasks": [values.pop("task")], "variants": variants, "further": []}
+        if "arms" in values:  # the probe trains by itself
+            found[path.stem] = build(Experiment, with_methods(values), str(path))
+    return found
+
+
+def beside(notebook: str) -> list[str]:
+    """The notebooks whose runs one reads beside its own."""
+    text = (NOTEBOOKS / f"{notebook}.ipynb").read_text(encoding="utf-8")
+    lists = re.findall(r"beside ?= ?\[([^\]]*)\]", text)
+    return sorted(set(re.findall(r"\d\d_\w+", " ".join(lists))))
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_runs_of_one_task_and_seed_have_one_warm_start(tier):
+    starts = defaultdict(set)
+    for experiment in experiments(tier).values():
+        for job in jobs_of(experiment):
+            starts[job.varied_task, job.seed].add(job.warm_start_seed)
+    assert {key: found for key, found in starts.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_no_run_is_planned_twice(tier):
+    planned = defaultdict(list)
+    for notebook, experiment in experiments(tier).items():
+        for job in jobs_of(experiment):
+            planned[job.label].append(notebook)
+    assert {label: held for label, held in planned.items() if len(held) > 1} == {}
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_every_arm_has_runs_of_the_reference_on_its_task_and_seeds(tier):
+    known = experiments(tier)
+    for notebook, experiment in known.items():
+        sources = [experiment, *(known[name] for name in beside(notebook))]
+        reference = {
+            (job.varied_task, job.seed)
+            for source in sources
+            for job in jobs_of(source)
+            if job.arm == "grpo"
+        }
+        asked = {(job.varied_task, job.seed) for job in jobs_of(experiment)}
+        assert asked <= reference, (notebook, sorted(asked - reference)[:3])
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_blocks_hold_two_seeds_or_more_where_intervals_are_drawn(tier):
+    if tier == "smoke":
+        pytest.skip("two seeds show that the pages are drawn, not how far results differ")
+    for notebook, experiment in experiments(tier).items():
+        for plan in experiment.plans:
+            starts = len(experiment.warm_start_seeds)
+            if notebook not in _FOUR_SEEDS:
+                assert len(plan.seeds) >= 2 * starts, notebook
+
+
+_FOUR_SEEDS = ()
+"""Experiments with fewer, and why."""
+
+
+def test_the_gallery_knows_the_notebooks():
+    assert {*plots.gallery.EXHIBITS} <= {path.stem for path in NOTEBOOKS.glob("1*.ipynb")}
