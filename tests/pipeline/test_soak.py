@@ -10,6 +10,7 @@ import json, multiprocessing, os, random, shutil, signal, sys, time
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
+torch.optim.AdamW([torch.zeros(1)])  # what it imports on first use, seconds, every child would
 from turncredit.checkpoints import previous_checkpoint
 from turncredit.experiment import Job, experiment_from, run
 from turncredit.results import RunDirectory

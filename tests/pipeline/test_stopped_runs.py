@@ -323,7 +323,10 @@ def test_a_wire_that_does_not_fire_changes_no_byte(home):
     limits = {"entropy_low": 0.0, "entropy_high": 50.0, "truncated": 1.0, "zero_variance": 1.0}
     stopping(home, **limits, reward_collapse=0.0)
     run(job(), CODE, silent)
-    assert contents(directory(home).path) == whole
+    found = contents(directory(home).path)
+    checkpoints = [files.pop("checkpoint.safetensors") for files in (whole, found)]
+    assert found == whole
+    assert checkpoints[0] != checkpoints[1], "each knows its run, and the wires are part of it"
     manifest = manifest_of(home)
     assert (manifest["stop_reason"], manifest["steps_done"]) == ("finished", 5)
     assert "stop_step" not in manifest

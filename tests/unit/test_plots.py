@@ -347,7 +347,7 @@ path = pathlib.Path(sys.argv[1])
 for cell in notebook_runner.code_cells(notebook_runner.read_notebook(path)):
     exec(cell.source, globals())
     if "parameters" in cell.metadata.get("tags", []):
-        tier = "smoke"
+        tier, studies = "smoke", []  # of whole runs, which test_plots_study draws
 """
 
 
