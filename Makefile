@@ -144,7 +144,7 @@ test-verl: $(VERL_STAMP) ## Compare the estimators with verl's and TRL's own fun
 
 test-vllm: $(VLLM_STAMP) ## Roll out and train with vLLM itself
 	@$(VLLM_PY) -c 'import vllm'  # absent, they would only be skipped
-	@HF_HUB_OFFLINE=1 $(VLLM_PY) -m pytest -q tests/vllm
+	@HF_HUB_OFFLINE=1 $(VLLM_PY) -m pytest -q tests/engines
 
 lint: $(STAMP) ## ruff, formatting, notebooks stored without outputs
 	@$(PY) -m ruff check .

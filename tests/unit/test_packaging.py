@@ -1,6 +1,7 @@
 """The package, its environments and its locks agree with each other and with what verl accepts."""
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -271,3 +272,13 @@ def test_a_resolver_accepts_the_gpu_environment(python, tmp_path):
     target = ["--python-version", python, "--python-platform", "x86_64-unknown-linux-gnu"]
     outcome = subprocess.run([*command, *target], capture_output=True, text=True)
     assert outcome.returncode == 0, outcome.stderr
+
+
+@pytest.mark.parametrize("package", ["vllm", "trl", "peft", "wandb", "tensorboard", "flash_attn"])
+def test_no_folder_of_tests_passes_for_a_package_that_is_not_installed(package):
+    """tests/ is on the path, and a folder there would be found as a package without a version."""
+    found = importlib.util.find_spec(package)
+    places = list(found.submodule_search_locations or ()) if found else []
+    assert not [
+        place for place in places if Path(place).is_relative_to(paths.repository() / "tests")
+    ]

@@ -1,6 +1,6 @@
 """The vLLM policy where there is no vLLM: its settings, what it pushes, and how it hears an engine.
 
-tests/vllm has the same with vLLM itself.
+tests/engines has the same with vLLM itself.
 """
 
 import asyncio
