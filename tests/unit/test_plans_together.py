@@ -7,9 +7,10 @@ from collections import defaultdict
 import pytest
 
 from turncredit import params, paths, plots
-from turncredit.experiment import jobs_of
+from turncredit.experiment import jobs_of, one_of_each_task
 from turncredit.params import build
 from turncredit.plans import Experiment, grid_variants, with_methods
+from turncredit.tasks import open_task
 
 TIERS = sorted(path.name for path in (paths.repository() / "params").iterdir() if path.is_dir())
 NOTEBOOKS = paths.repository() / "notebooks"
@@ -81,6 +82,16 @@ def test_blocks_hold_two_seeds_or_more_where_intervals_are_drawn(tier):
 
 _FOUR_SEEDS = ()
 """Experiments with fewer, and why."""
+
+
+@pytest.mark.parametrize("tier", ["cpu", "smoke"])
+def test_every_task_and_variant_speaks_the_language_of_its_warm_start(tier):
+    for experiment in experiments(tier).values():
+        for job in one_of_each_task(jobs_of(experiment)):
+            task = job.open_task()
+            source = open_task(tier, task.settings.warm_start_task)
+            assert task.vocabulary.entries == source.vocabulary.entries, job.label
+            assert task.settings.policy == source.settings.policy, job.label
 
 
 def test_the_gallery_knows_the_notebooks():
