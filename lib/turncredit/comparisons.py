@@ -1,7 +1,6 @@
 """Arms against a reference arm: differences within warm starts, collapse, chance of improvement."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -50,7 +49,7 @@ def _compared(
     """The numbers of one row."""
     blocks = {r.seed: r.block for r in pd.concat([runs, reference]).itertuples()}
     mean = stats.block_paired_difference(
-        _by_seed(runs, column), _by_seed(reference, column), blocks, level=level, seed=seed
+        by_seed(runs, column), by_seed(reference, column), blocks, level=level, seed=seed
     )
     values = [_by_block(arm, column) for arm in (runs, reference)]
     better = stats.probability_of_improvement(*values, level=level, seed=seed)
@@ -77,7 +76,8 @@ def _interval(name: str, value: float, found: Any) -> dict[str, float]:
     return {name: value, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
-def _by_seed(runs: pd.DataFrame, column: str) -> Mapping[int, float]:
+def by_seed(runs: pd.DataFrame, column: str) -> dict[int, float]:
+    """Seed to `column` of runs of one task and arm."""
     return dict(zip(runs["seed"], runs[column], strict=True))
 
 

@@ -12,14 +12,14 @@ import turncredit
 PACKAGE = Path(turncredit.__file__).parent
 LEVELS = {
     0: "paths params seeding storage parallel option_ranges row_checks run_ledger",
-    1: "records answers checkpoints spans logprobs methods batch_contract",
+    1: "records answers checkpoints spans logprobs methods batch_contract stats",
     2: "retrieval worlds",
     3: "environments",
     4: "policies rollout",
     5: "batching signals demonstrations contents",
     6: "credit objectives reward_shaping dynamic_sampling",
     7: "training tripwires evaluation warm_start probe audit verl_plugin",
-    8: "results loggers stats tasks code_version plans",
+    8: "results loggers tasks code_version plans",
     9: "runs estimates comparisons claims warm_starts",
     10: "experiment run_checks plots viewer notebook_runner",
     11: "report",

@@ -331,8 +331,8 @@ def test_only_prompts_observations_and_scripts_are_ever_encoded():
     """Policy-sampled ids stay ids, in every module; a judge's tokenizer is its own."""
     package = Path(turncredit.__file__).parent
     allowed = {
-        ("rollout/lockstep.py", "episode.prompt"),
-        ("rollout/lockstep.py", "result.observation"),
+        ("rollout/rows.py", "episode.prompt"),
+        ("rollout/rows.py", "result.observation"),
         ("demonstrations.py", "episode.prompt"),
         ("demonstrations.py", "message"),
         ("demonstrations.py", "result.observation"),

@@ -21,9 +21,6 @@ from turncredit.plots import (
 )
 from turncredit.plots.study import Study, plan_studies
 
-COLLAPSE_THRESHOLD = 0.1
-"""A run whose grounded rate is below it in the final evaluation has collapsed (`outcome_rows`)."""
-
 
 def draw(study: Study, name: str) -> Figure:
     """One of GALLERY; ValueError naming it and listing them if there is no such figure."""
@@ -136,7 +133,7 @@ def _variance(study: Study) -> Figure:
 
 def _collapse(study: Study) -> Figure:
     return collapse_figures.collapse_curves(
-        study.runs.metrics, study.outcomes, *study.grid, threshold=COLLAPSE_THRESHOLD
+        study.runs.metrics, study.outcomes, *study.grid, threshold=outcomes.COLLAPSE_THRESHOLD
     )
 
 

@@ -19,6 +19,9 @@ FINAL = [
 ]
 """Columns of the final evaluation, by their names in eval.csv."""
 
+COLLAPSE_THRESHOLD = 0.1
+"""A run whose grounded rate is below it in the final evaluation has collapsed."""
+
 ALONG = ["reward_last", "entropy_mean_last", "clip_fraction_max", "mismatch_max", "masked_share"]
 
 
@@ -26,7 +29,7 @@ def outcome_rows(
     runs: Runs,
     *,
     shift_threshold: float = 0.5,
-    collapse_threshold: float = 0.1,
+    collapse_threshold: float = COLLAPSE_THRESHOLD,
     window: int = 10,
     last: int = 20,
 ) -> pd.DataFrame:

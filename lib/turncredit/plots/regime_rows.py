@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from turncredit import stats
+from turncredit.comparisons import by_seed
 from turncredit.plans import cell_name, grid_cells
 
 
@@ -28,7 +29,11 @@ def regime_rows(
     rows = []
     for cell in grid_cells(axes):
         runs = outcomes[outcomes["task"] == f"{task}-{cell_name(cell)}"]
-        values = {name: _by_seed(runs, name, column) for name in (arm, reference_arm) if name}
+        values = {
+            name: by_seed(runs[runs["arm"] == name], column)
+            for name in (arm, reference_arm)
+            if name is not None
+        }
         if reference_arm is None:
             found = stats.t_interval(list(values[arm].values()), level=level)
         else:
@@ -37,8 +42,3 @@ def regime_rows(
         value = found.mean if found.n else math.nan
         rows.append(factors | {"value": value, "low": found.low, "high": found.high, "n": found.n})
     return pd.DataFrame(rows)
-
-
-def _by_seed(runs: pd.DataFrame, arm: str, column: str) -> dict[int, float]:
-    own = runs[runs["arm"] == arm]
-    return dict(zip(own["seed"], own[column], strict=True))

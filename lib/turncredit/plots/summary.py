@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from turncredit import stats
+from turncredit.comparisons import by_seed
 from turncredit.plots.panels import select
 from turncredit.plots.sources import EVALUATION, RUN, FigureParams, Runs
 from turncredit.plots.style import WIDTH, arm_label, styled, task_label
@@ -54,7 +55,9 @@ def _row(
     exact = stats.t_interval(final["exact_match"].to_numpy(), level=level)
     difference = stats.t_interval([], level=level)
     if arm != settings.reference_arm:
-        difference = stats.paired_difference(_by_seed(final), _by_seed(reference), level=level)
+        difference = stats.paired_difference(
+            by_seed(final, "exact_match"), by_seed(reference, "exact_match"), level=level
+        )
     steps, known = shifts.sort_values("seed")["shift_step"], final.dropna(subset=["exact_match"])
     return {
         "task": task,
@@ -78,10 +81,6 @@ def _columns(name: str, interval: stats.Interval) -> dict[str, float]:
         f"{name}_seeds": interval.n,
         f"{name}_missing": interval.missing,
     }
-
-
-def _by_seed(final: pd.DataFrame) -> dict[int, float]:
-    return dict(zip(final["seed"], final["exact_match"], strict=True))
 
 
 # Header, left edge as a share of the width, alignment.

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.stats import norm, rankdata
 
 from turncredit.seeding import derive
+from turncredit.stats import proportions
 
 SILENT = ("exclude", "half")
 
@@ -101,15 +102,11 @@ def wilson(successes: float, trials: float, *, level: float = 0.95) -> tuple[flo
     >>> [round(end, 3) for end in wilson(55, 64)]
     [0.754, 0.924]
     """
-    if not trials:
-        return math.nan, math.nan
-    if not 0 <= successes <= trials:
+    if trials and not 0 <= successes <= trials:
         raise ValueError(f"successes = {successes} of trials = {trials}")
-    z, share = norm.ppf((1 + level) / 2), successes / trials
-    middle = share + z**2 / (2 * trials)
-    half = z * math.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2))
-    scale = 1 + z**2 / trials
-    return float((middle - half) / scale), float((middle + half) / scale)
+    share = successes / trials if trials else math.nan
+    low, high = proportions.wilson(share, trials, norm.ppf((1 + level) / 2))
+    return float(low), float(high)
 
 
 def _pairs(signals: Sequence, targets: Sequence) -> np.ndarray:

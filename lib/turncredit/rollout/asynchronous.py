@@ -1,7 +1,7 @@
 """Rollouts one by one: each trajectory asks a sampling engine for its messages as it needs them.
 
 None waits for another, and the engine may work on all requests that are open.  Rows begin, turns
-close and records are written by the code of the lock-step engine, so the rules are the same.
+close and records are written by `rows`, as for the lock-step engine, so the rules are the same.
 Messages that came together are acted on in the order of their rows, one after the other: with an
 engine that repeats itself, so do the trajectories.
 """
@@ -19,7 +19,7 @@ from turncredit.environments.oracle import oracle_turn
 from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Engine, Message, MessageEnd, Tokens
 from turncredit.records import Trajectory
-from turncredit.rollout.lockstep import _close_turn, _finish, _record, _Row, _start
+from turncredit.rollout.rows import Row, begin, close_turn, trajectory_of, turn_of
 from turncredit.seeding import derive
 from turncredit.worlds.base import Question
 
@@ -34,7 +34,7 @@ _ROUNDING = 1e-3
 class _Player:
     """A trajectory under way and what its engine said."""
 
-    row: _Row
+    row: Row
     token_ids: list[int]
     """Everything so far: the context of the next message."""
     logprobs: list[float] = field(default_factory=list)
@@ -73,7 +73,7 @@ def roll_out(
     if not temperature > 0:
         raise ValueError(f"temperature = {temperature} must be above 0")
     rows = [
-        _start(vocabulary, environment, question, seed, step, index, max_tokens)
+        begin(vocabulary, environment, question, seed, step, index, max_tokens)
         for index, question in enumerate(questions)
     ]
     ended = vocabulary.message_end(closing_tags(environment.actions))
@@ -98,10 +98,10 @@ def roll_out(
         while row.stop_reason is None and len(player.token_ids) < max_tokens:
             if not await say(player):
                 break
-            _close_turn(row, vocabulary)
+            close_turn(row, vocabulary)
             player.token_ids.extend(reversed(row.forced))
             row.forced.clear()
-        return _finish(row, player.logprobs, player.entropies)
+        return trajectory_of(row, player.logprobs, player.entropies)
 
     return _complete(_play_all([_Player(row, list(row.prompt_ids)) for row in rows], play))
 
@@ -133,7 +133,7 @@ def _lost(player: _Player) -> Trajectory:
     return Trajectory(
         question_id=row.question.id,
         prompt_ids=row.prompt_ids,
-        turns=tuple(_record(turn, player.logprobs, player.entropies) for turn in turns),
+        turns=tuple(turn_of(turn, player.logprobs, player.entropies) for turn in turns),
         reward=None,
         success=False,
         stop_reason="error",

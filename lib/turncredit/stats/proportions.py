@@ -99,7 +99,7 @@ def odds_ratio(a: Rate, b: Rate, *, level: float = 0.95) -> Estimate:
     return Estimate(found.statistic, float(interval.low), float(interval.high), n, missing)
 
 
-def wilson(share: float, total: int, quantile: float) -> tuple[float, float]:
+def wilson(share: float, total: float, quantile: float) -> tuple[float, float]:
     """Wilson limits of a share with `quantile` standard errors each side; NaN if total is 0."""
     if not total:
         return math.nan, math.nan

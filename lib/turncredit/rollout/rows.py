@@ -1,0 +1,113 @@
+"""Trajectories under way, by whatever engine: how they begin, close a turn and become records."""
+
+from dataclasses import dataclass, field
+
+from turncredit.environments.oracle import oracle_turn
+from turncredit.environments.protocol import Environment, Episode
+from turncredit.policies.protocol import Tokens
+from turncredit.records import Trajectory, Turn
+from turncredit.seeding import python_stream
+from turncredit.worlds.base import Question
+
+
+@dataclass
+class OpenTurn:
+    """A turn whose log-probs still lie in the engine's record."""
+
+    sampled_ids: list[int] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+    """Where in the record each sampled token's log-prob and entropy lie."""
+    observation_ids: tuple[int, ...] = ()
+    action: str = "unfinished"
+    correct: bool | None = None
+
+
+@dataclass
+class Row:
+    """One trajectory under way."""
+
+    index: int
+    question: Question
+    episode: Episode
+    prompt_ids: tuple[int, ...]
+    next_id: int = 0
+    """The token this row consumes in the coming step."""
+    forced: list[int] = field(default_factory=list)
+    """Ids still to be fed, last one first; when none is left, the policy speaks."""
+    turns: list[OpenTurn] = field(default_factory=lambda: [OpenTurn()])
+    """The last one is being written."""
+    stop_reason: str | None = None
+    grounded: bool | None = None
+    """Before the latest observation, which may not fit any more."""
+
+    def speaks(self) -> bool:
+        """Whether the policy has to give the token after the next; if not, that one is queued."""
+        if self.forced:
+            self.next_id = self.forced.pop()
+            return False
+        return self.stop_reason is None
+
+
+def begin(
+    vocabulary: Tokens,
+    environment: Environment,
+    question: Question,
+    seed: int,
+    step: int,
+    index: int,
+    max_tokens: int,
+) -> Row:
+    """The row of a question before its first turn.
+
+    Raises ValueError if its prompt leaves no room among `max_tokens`.
+    """
+    episode = environment.reset(question, python_stream(seed, "environment", step, index))
+    prompt_ids = vocabulary.encode_prompt(episode.prompt)
+    if len(prompt_ids) >= max_tokens:
+        raise ValueError(
+            f"max_tokens = {max_tokens} leaves no room after the {len(prompt_ids)} tokens of "
+            f"the prompt of question {question.id}"
+        )
+    return Row(index, question, episode, prompt_ids)
+
+
+def close_turn(row: Row, vocabulary: Tokens) -> None:
+    """Hand the finished message to the environment and queue what it returns."""
+    turn = row.turns[-1]
+    row.grounded = row.episode.grounded
+    result = row.episode.step(vocabulary.decode(turn.sampled_ids))
+    turn.action, turn.correct, row.stop_reason = result.action, result.correct, result.stop_reason
+    if result.stop_reason is None:
+        turn.observation_ids = vocabulary.encode(result.observation)
+        row.forced = list(reversed(turn.observation_ids))
+        row.turns.append(OpenTurn())
+
+
+def trajectory_of(row: Row, logprobs: list[float], entropies: list[float]) -> Trajectory:
+    """The record of a row; an observation that did not fit any more is dropped."""
+    turns = [turn for turn in row.turns if turn.sampled_ids]
+    cut = row.stop_reason is None and turns[-1].observation_ids != ()
+    if cut:
+        turns[-1].observation_ids = ()
+    return Trajectory(
+        question_id=row.question.id,
+        prompt_ids=row.prompt_ids,
+        turns=tuple(turn_of(turn, logprobs, entropies) for turn in turns),
+        reward=row.episode.reward,
+        success=row.episode.success,
+        stop_reason=row.stop_reason or "max_tokens",
+        grounded=row.grounded if cut else row.episode.grounded,
+        oracle_turn=oracle_turn(row.episode, len(turns)),
+    )
+
+
+def turn_of(turn: OpenTurn, logprobs: list[float], entropies: list[float]) -> Turn:
+    """The record of a turn, whose marks point into `logprobs` and `entropies`."""
+    return Turn(
+        sampled_ids=tuple(turn.sampled_ids),
+        sampled_logprobs=tuple(logprobs[mark] for mark in turn.marks),
+        sampled_entropies=tuple(entropies[mark] for mark in turn.marks),
+        observation_ids=turn.observation_ids,
+        action=turn.action,
+        correct=turn.correct,
+    )
