@@ -64,8 +64,9 @@ VLLM_STAMP := $(VLLM_VENV)/.complete-$(shell { cat $(VLLM_LOCK); pwd; } | sha256
 # ---- experiments: one word per notebook --------------------------------------------------------
 
 # In the order they run one by one: the experiments train warm starts on all cores, 00 finds its own.
-CORE := 10_grpo_baseline 11_suffix_masking 00_first_trajectory 01_credit_by_hand 02_entropy_drift
-MORE := 12_aem 13_is_clipping 14_surprisal_probe 15_what_is_missing 16_regime_map
+CORE := 10_grpo_baseline 11_suffix_masking 12_aem 13_is_clipping 15_what_is_missing \
+    14_surprisal_probe 00_first_trajectory 01_credit_by_hand 02_entropy_drift
+MORE := 16_regime_map
 FIGURES := 90_figures
 REPORT := 99_report
 
@@ -98,7 +99,7 @@ reproduce: $(CORE:%=$(DONE)/%.ipynb) $(FIGURES:%=$(DONE)/%.ipynb) $(REPORT:%=$(D
 	@echo "reproduce: tier $(TIER) is complete; results in $(RESULTS), figures in $(FIGURE_FOLDER)"
 
 # A make of its own: only then are the figures older than what they show.
-reproduce-all: $(MORE:%=$(DONE)/%.ipynb) ## The same with every further experiment, hours
+reproduce-all: $(CORE:%=$(DONE)/%.ipynb) $(MORE:%=$(DONE)/%.ipynb) ## The same with the map of regimes, hours more
 	@$(MAKE) --no-print-directory reproduce
 
 # Tiny runs are over before all cores are busy: here notebooks run side by side.

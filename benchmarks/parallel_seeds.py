@@ -51,6 +51,20 @@ def timed_runs(folder: Path, jobs: list[Job], code: str, workers: int) -> tuple[
     return seconds, fmean(json.loads(m.read_text(encoding="utf-8"))["seconds"] for m in manifests)
 
 
+def two_seeds() -> Experiment:
+    """Two runs of one task and method, from one warm start."""
+    return Experiment(
+        tier="smoke",
+        notebook="parallel_seeds",
+        tasks=(TASK,),
+        variants={},
+        arms={"grpo": METHOD},
+        seeds=(0, 1),
+        further=(),
+        warm_start_seeds=(0,),
+    )
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -62,7 +76,7 @@ def main() -> None:
         home = Path(folder)
         write_task(home, options.steps)
         os.environ |= {"TURNCREDIT_HOME": folder, "TURNCREDIT_CACHE": str(home / "cache")}
-        experiment = Experiment("smoke", "parallel_seeds", (TASK,), {"grpo": METHOD}, (0, 1), (0,))
+        experiment = two_seeds()
         jobs, code = jobs_of(experiment), code_hash()
         in_parallel(prepare, [(jobs[0], code)], 1, "warm start")
         for number in range(options.rounds):

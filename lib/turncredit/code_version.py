@@ -1,6 +1,7 @@
 """Which code made a result: a hash of the modules a run can reach, and of nothing else."""
 
 import ast
+import functools
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ def code_hash(*further: str) -> str:
     for entry in further:
         reached |= reached_modules(entry)
     for name, tree in sorted(reached.items()):
-        digest.update(f"{name}\n{ast.dump(_WithoutTexts().visit(tree))}\n".encode())
+        digest.update(f"{name}\n{_dumped(tree)}\n".encode())
     return digest.hexdigest()
 
 
@@ -34,10 +35,22 @@ def reached_modules(entry: str) -> dict[str, ast.Module]:
         name = waiting.pop()
         file = _file(name)
         if file is not None and name not in reached:
-            reached[name] = ast.parse(file.read_text(encoding="utf-8"))
+            reached[name] = _parsed(file.read_text(encoding="utf-8"))
             waiting.append(name.rpartition(".")[0])  # a package runs before its modules
             waiting += _imported(reached[name])
     return reached
+
+
+@functools.cache
+def _parsed(text: str) -> ast.Module:
+    """Parsed once: an experiment asks for its code's version before and after its runs."""
+    return ast.parse(text)
+
+
+@functools.cache
+def _dumped(tree: ast.Module) -> str:
+    """A tree of `_parsed` without its texts, which this takes out of it."""
+    return ast.dump(_WithoutTexts().visit(tree))
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:

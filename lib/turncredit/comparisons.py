@@ -1,6 +1,5 @@
 """Arms against a reference arm: differences within warm starts, collapse, chance of improvement."""
 
-import math
 from typing import Any
 
 import pandas as pd
@@ -23,9 +22,11 @@ def comparison_rows(
     difference: mean over blocks of arm minus reference, paired by seed, with its bootstrap interval
     (`stats.block_paired_difference`); improvement: chance that a run of the arm ends above one of
     the reference (`stats.probability_of_improvement`); effect: Hedges' g in units of the spread of
-    runs; collapse_p: exact Cochran-Mantel-Haenszel test within blocks, mid-p; collapse_p_holm: the
-    same allowing for the number of arms compared on the task.
-    `seed` draws the bootstrap.
+    runs; iqm, reference_iqm: interquartile means (`stats.interquartile_mean`); collapse_difference:
+    rates of collapse, arm minus reference within blocks (`stats.block_rate_difference`);
+    collapse_p: exact Cochran-Mantel-Haenszel test within blocks, mid-p; collapse_p_holm: the same
+    allowing for the number of arms compared on the task; collapse_fisher_p: Fisher's exact test,
+    blind to the blocks.  `seed` draws the bootstraps.
     """
     rows: list[dict[str, Any]] = []
     for task, runs in outcomes.groupby("task", sort=False):
@@ -47,41 +48,44 @@ def _compared(
     runs: pd.DataFrame, reference: pd.DataFrame, column: str, level: float, seed: int
 ) -> dict[str, Any]:
     """The numbers of one row."""
-    blocks = {r.seed: r.block for r in pd.concat([runs, reference]).itertuples()}
-    mean = stats.block_paired_difference(
-        by_seed(runs, column), by_seed(reference, column), blocks, level=level, seed=seed
-    )
-    values = [_by_block(arm, column) for arm in (runs, reference)]
-    better = stats.probability_of_improvement(*values, level=level, seed=seed)
-    effect = stats.effect_size(runs[column], reference[column], level=level)
-    collapses = [stats.count_blocks(_by_block(arm, "collapsed")) for arm in (runs, reference)]
-    rates = [stats.count_events(arm["collapsed"]) for arm in (runs, reference)]
+    arms, draw = (runs, reference), {"level": level, "seed": seed}
+    blocks = {r.seed: r.block for r in pd.concat(arms).itertuples()}
+    mean = stats.block_paired_difference(*(by_seed(arm, column) for arm in arms), blocks, **draw)
+    values = [stats.by_block(arm[column], arm["block"]) for arm in arms]
+    middles = [stats.interquartile_mean(own, **draw) for own in values]
     return {
         "seeds": mean.n,
         "missing": mean.missing,
         "blocks": mean.blocks,
-        **_interval("difference", mean.mean, mean),
-        **_interval("improvement", better.value, better),
-        **_interval("effect", effect.value, effect),
-        "collapsed": rates[0].events,
-        "collapsed_of": rates[0].total,
-        "reference_collapsed": rates[1].events,
-        "reference_of": rates[1].total,
-        "collapse_p": stats.cmh_test(*collapses, level=level).mid,
+        **_columns("difference", mean),
+        **_columns("improvement", stats.probability_of_improvement(*values, **draw)),
+        **_columns("effect", stats.effect_size(runs[column], reference[column], level=level)),
+        **_columns("iqm", middles[0]),
+        **_columns("reference_iqm", middles[1]),
+        **_collapses(arms, level),
         "level": level,
     }
 
 
-def _interval(name: str, value: float, found: Any) -> dict[str, float]:
-    return {name: value, f"{name}_low": found.low, f"{name}_high": found.high}
+def _collapses(arms: tuple[pd.DataFrame, pd.DataFrame], level: float) -> dict[str, Any]:
+    """How often the runs of arm and reference collapsed, and whether that differs."""
+    blocks = [stats.count_blocks(stats.by_block(a["collapsed"], a["block"])) for a in arms]
+    own, reference = (stats.count_events(arm["collapsed"]) for arm in arms)
+    return {
+        "collapsed": own.events,
+        "collapsed_of": own.total,
+        "reference_collapsed": reference.events,
+        "reference_of": reference.total,
+        **_columns("collapse_difference", stats.block_rate_difference(*blocks, level=level)),
+        "collapse_p": stats.cmh_test(*blocks, level=level).mid,
+        "collapse_fisher_p": stats.fisher_test(own, reference),
+    }
+
+
+def _columns(name: str, found: stats.Estimate) -> dict[str, float]:
+    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def by_seed(runs: pd.DataFrame, column: str) -> dict[int, float]:
     """Seed to `column` of runs of one task and arm."""
     return dict(zip(runs["seed"], runs[column], strict=True))
-
-
-def _by_block(runs: pd.DataFrame, column: str) -> dict[Any, list[float]]:
-    """Values by warm start; the runs whose warm start is unknown are one block."""
-    known = runs.assign(block=runs["block"].map(lambda block: -1 if math.isnan(block) else block))
-    return {block: own[column].tolist() for block, own in known.groupby("block")}

@@ -3,18 +3,18 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 
 from turncredit.answers import normalise_answer
 from turncredit.environments.protocol import Environment
 from turncredit.params import require_positive
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
-from turncredit.rollout import roll_out
+from turncredit.rollout import roll_out, without_lost
 from turncredit.signals import outcome_shares
 from turncredit.storage import sha256_json
 from turncredit.worlds.base import Question
-from turncredit.worlds.difficulty import difficulty_bins
+from turncredit.worlds.difficulty import DIFFICULTIES, difficulty_bins
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ def evaluation_rows(
 ) -> list[dict]:
     """One row over all questions (hops = "all"), then one per number of hops.
 
-    `exact_match` comes with its binomial standard error; a share over no trajectory is NaN.
+    `exact_match`, over the trajectories with a reward, comes with its binomial standard error.
+    Those that an error ended (`lost`) are in no share; a share over no trajectory is NaN.
     """
     pairs = list(zip(questions, trajectories, strict=True))
     return [
@@ -87,22 +88,66 @@ def hops_rows(questions: Sequence[Question]) -> list[str]:
 def question_rows(questions: Sequence[Question], trajectories: Sequence[Trajectory]) -> list[dict]:
     """One row per question: its id, its difficulty bins and how its trajectory ended.
 
-    Missing (None) are the reward of a question without usable answer and `grounded` where a world
-    cannot tell.
+    Missing (None) are reward and success of a question without usable answer and of a trajectory
+    that an error ended, and `grounded` where a world cannot tell.
     """
     return [
         {"question_id": question.id, **difficulty_bins(question)}
-        | {"success": t.success, "reward": t.reward, "grounded": t.grounded}
+        | {"success": None if t.reward is None else t.success}
+        | {"reward": t.reward, "grounded": t.grounded}
         | {"turns": len(t.turns), "stop_reason": t.stop_reason}
         for question, t in zip(questions, trajectories, strict=True)
     ]
 
 
 def _row(hops: str, trajectories: Sequence[Trajectory]) -> dict:
-    exact = fmean(t.success for t in trajectories)
+    counts, whole = _success(trajectories), without_lost(trajectories)
+    exact = counts.pop("success")
+    known = counts["questions"] - counts["missing_rewards"]
+    lengths = [len(trajectory.turns) for trajectory in whole]
     return {
         "hops": hops,
-        "questions": len(trajectories),
+        **counts,
+        "lost": len(trajectories) - len(whole),
         "exact_match": exact,
-        "standard_error": math.sqrt(exact * (1 - exact) / len(trajectories)),
-    } | outcome_shares(trajectories)
+        "standard_error": math.sqrt(exact * (1 - exact) / max(known, 1)),
+        **_shares(trajectories),
+        "turns_sd": stdev(lengths) if len(lengths) > 1 else math.nan,
+    }
+
+
+def difficulty_rows(
+    questions: Sequence[Question], trajectories: Sequence[Trajectory]
+) -> list[dict]:
+    """How often the questions of each difficulty were answered: one row per factor and bin.
+
+    `success` is over the trajectories with a reward, NaN if none has one; factors in the order of
+    `DIFFICULTIES`, bins in that of the questions.
+    """
+    bins: dict[tuple[str, str], list[Trajectory]] = {}
+    for question, trajectory in zip(questions, trajectories, strict=True):
+        for factor_and_bin in difficulty_bins(question).items():
+            bins.setdefault(factor_and_bin, []).append(trajectory)
+    rows = []
+    for factor in DIFFICULTIES:
+        for (name, found), members in bins.items():
+            if name == factor:
+                rows.append({"factor": factor, "bin": found} | _success(members))
+    return rows
+
+
+def _success(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    known = [trajectory.success for trajectory in trajectories if trajectory.reward is not None]
+    return {
+        "questions": len(trajectories),
+        "missing_rewards": len(trajectories) - len(known),
+        "success": fmean(known) if known else math.nan,
+    }
+
+
+def _shares(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """`outcome_shares` of those that no error ended; all NaN if there are none."""
+    whole = without_lost(trajectories)
+    if whole:
+        return outcome_shares(whole)
+    return dict.fromkeys(outcome_shares(trajectories), math.nan)

@@ -14,7 +14,7 @@ from turncredit.results import RunDirectory
 from turncredit.runs import Run, complete
 from turncredit.storage import exclusive, sha256_json
 from turncredit.tasks import Task, open_task
-from turncredit.warm_starts import warm_started_policy
+from turncredit.warm_starts import is_trained, warm_start_values, warm_started_policy
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,11 @@ def run_experiment(experiment: Experiment, *, workers: int | None = None) -> lis
     """
     code = code_hash()
     jobs = [job for job in jobs_of(experiment) if not is_finished(job, code)]
-    starts = {(j.open_task().settings.warm_start_task, j.warm_start_seed): j for j in jobs}
+    starts = {
+        (task.settings.warm_start_task, job.warm_start_seed): job
+        for job in jobs
+        if not is_trained(task := job.open_task(), job.warm_start_seed, code)
+    }
     workers = workers or jobs_at_once(experiment)
     log_writers(os.environ.get("TURNCREDIT_LOG", "").split(), experiment.folder, {})  # or refused
     in_parallel(prepare, [(job, code) for job in starts.values()], workers, "warm starts")
@@ -161,12 +165,11 @@ def _identity_values(job: Job) -> dict[str, Any]:
     source = open_task(job.experiment.tier, task.settings.warm_start_task)
     return {
         "task": asdict(task.settings) | task.settings.kinds,
-        "warm_start_task": asdict(source.settings) | source.settings.kinds,
+        "warm_start_values": warm_start_values(source),
         "warm_start_seed": job.warm_start_seed,
         "method": asdict(job.experiment.method(job.arm)),
         "seed": job.seed,
         **({"contents": task.contents} if task.contents else {}),
-        **({"warm_start_contents": source.contents} if source.contents else {}),
         **({"tripwires": asdict(task.tripwires)} if task.tripwires else {}),
     }
 

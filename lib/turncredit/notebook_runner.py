@@ -18,15 +18,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
-import papermill
 import psutil
 from IPython.core.inputtransformer2 import TransformerManager
 from jupyter_client.kernelspec import get_kernel_spec
-from nbclient.exceptions import DeadKernelError
-from nbformat import NotebookNode
 
 from turncredit import params, paths, storage
+
+# nbformat imports jsonschema, which would compile a grammar of all URIs, for seconds in every
+# notebook's runner; no field of a notebook is a URI, and jsonschema does without it.
+sys.modules.setdefault("rfc3987_syntax", None)
+
+import nbformat  # noqa: E402
+import papermill  # noqa: E402
+from nbclient.exceptions import DeadKernelError  # noqa: E402
+from nbformat import NotebookNode  # noqa: E402
 
 KERNEL = "python3"
 GRACE_SECONDS = 20.0

@@ -20,7 +20,7 @@ from turncredit.storage import atomic_path, read_mapping, sha256_file, write_jso
 TABLES = ("metrics.csv", "eval.csv", "turns.csv", "timings.csv")
 """Written row by row; `turns.csv` is gzipped once the run is over."""
 
-PACKED = ("turns.csv.gz", "trajectories.jsonl.gz", "questions.csv")
+PACKED = ("turns.csv.gz", "trajectories.jsonl.gz", "questions.csv", "difficulty.csv")
 """Written whole."""
 
 _PACKAGES = (

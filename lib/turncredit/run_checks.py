@@ -69,10 +69,11 @@ def check_run(
 ) -> None:
     """Raise ValueError naming the run `label` if its metrics, one row per step, cannot be trusted.
 
-    It must have all its steps, no missing reward, ratios that could move, and a sampling and a
-    training engine that agree (`MAX_MISMATCH`).  One that a tripwire ended has the steps up to
-    there: the last of them need not be finite if that was the reason, and ratios need to have moved
-    only if there was a step at the full learning rate.
+    It must have all its steps, no missing reward but those of lost trajectories, ratios that could
+    move, and a sampling and a training engine that agree (`MAX_MISMATCH`).  A rollout goes on
+    without a trajectory that met an error, which is counted.  A run that a tripwire ended has the
+    steps up to there: the last of them need not be finite if that was the reason, and ratios need
+    to have moved only if there was a step at the full learning rate.
     """
     training = settings.training
     reason = manifest.get("stop_reason", FINISHED)
@@ -81,11 +82,11 @@ def check_run(
     allowed = MAX_MISMATCH[precision(settings)]
     complaints = {
         f"has {len(rows)} of {steps} steps": len(rows) != steps,
-        "has missing rewards": rows["missing_rewards"].sum() > 0,
         "has a loss or gradient that is not a number": not np.isfinite(
             finite[["loss", "gradient_norm"]]
         ).all(axis=None),
         **{f"has a {name} that is not a number": finite[name].isna().any() for name in _JUDGED},
+        **dict.fromkeys(_miscounted(rows), True),
         f"samples from another distribution than it trains (more than {allowed} nats apart)": (
             finite["mean_abs_logprob_diff"] > allowed
         ).any(),
@@ -97,7 +98,19 @@ def check_run(
             raise ValueError(f"run {label} {complaint}")
 
 
-_JUDGED = ("missing_rewards", "mean_abs_logprob_diff", "ratio_max", "zero_variance_groups")
+_JUDGED = (
+    "missing_rewards", "lost", "mean_abs_logprob_diff", "ratio_max", "zero_variance_groups",
+)  # fmt: skip
+
+
+def _miscounted(rows: pd.DataFrame) -> list[str]:
+    """A complaint about every step in which a reward is missing that no lost trajectory had."""
+    odd = rows[rows["missing_rewards"] != rows["lost"]]
+    counts = odd[["missing_rewards", "lost", "step"]].itertuples(index=False)
+    return [
+        f"has {missing:g} missing rewards for {lost:g} lost trajectories at step {step}"
+        for missing, lost, step in counts
+    ]
 
 
 def precision(settings: TaskSettings) -> str:

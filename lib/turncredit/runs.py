@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from turncredit.checkpoints import load_newest, previous_checkpoint, save_checkpoint
 from turncredit.evaluation import (
+    difficulty_rows,
     evaluate,
     evaluation_rows,
     evaluation_set_hash,
@@ -96,11 +98,20 @@ def complete(run: Run, policy: Policy, report: Report) -> None:
     facts = {
         "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seconds": ledger.seconds,
+        "seconds_of_a_step": _seconds_of_a_step(run.directory),
         "resumed_at": start,
         "damaged_checkpoints": ledger.damages,
         "failures": ledger.failures,
     }
     run.directory.finish(_description(run) | _ending(done, stop) | facts)
+
+
+def _seconds_of_a_step(directory: RunDirectory) -> dict[str, float]:
+    """Mean seconds of each part of a training step; {} if none was made."""
+    rows = directory.read("timings.csv")
+    columns = rows[0] if rows else {}
+    parts = [name for name in columns if name != "step" and not name.endswith("_per_second")]
+    return {part: fmean(row[part] for row in rows) for part in parts}
 
 
 @contextlib.contextmanager
@@ -267,6 +278,7 @@ def _evaluate(run: Run, policy: Policy, step: int) -> None:
     run.directory.append("eval.csv", [{"step": step} | row | facts for row in rows])
     write_trajectories(path / "trajectories.jsonl.gz", trajectories)
     write_table(path / "questions.csv", question_rows(questions, trajectories))
+    write_table(path / "difficulty.csv", difficulty_rows(questions, trajectories))
 
 
 def _write(directory: RunDirectory, log: StepLog, metrics: dict[str, float]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from turncredit import paths
 from turncredit.policies.protocol import Policy
@@ -43,6 +44,12 @@ def warm_started_policy(
     return policy
 
 
+def is_trained(task: Task, seed: int, code: str) -> bool:
+    """Whether `warm_started_policy` finds the warm start of a task, or needs none."""
+    source = open_task(task.tier, task.settings.warm_start_task)
+    return source.settings.warm_start.steps == 0 or _kept_at(source, seed, code).exists()
+
+
 def _require_same_policy(task: Task, source: Task) -> None:
     wanted, found = ((one.vocabulary.entries, one.settings.policy) for one in (task, source))
     if found != wanted:
@@ -52,17 +59,26 @@ def _require_same_policy(task: Task, source: Task) -> None:
         )
 
 
+def warm_start_values(source: Task) -> dict[str, Any]:
+    """What of `warm_start_task` shapes a warm start: its world, environment and script.
+
+    How that task is trained and evaluated, and where its own warm start comes from, is not among
+    them; the seed and the code come on top.
+    """
+    settings = asdict(source.settings)
+    shaping = {name: settings[name] for name in _SHAPING}
+    files = {"contents": source.contents} if source.contents else {}
+    return shaping | source.settings.kinds | files
+
+
 def _kept_at(source: Task, seed: int, code: str) -> Path:
     """Where the warm start lies, by everything that decides its numbers."""
-    settings = asdict(source.settings)
-    identity = {name: settings[name] for name in _FIELDS}
-    files = [source.contents] if source.contents else []
-    key = sha256_json([source.settings.kinds, identity, seed, code, *files])[:16]
+    key = sha256_json([warm_start_values(source), seed, code])[:16]
     folder = paths.cache() / "warm_starts"
     return folder / f"{source.tier}-{source.name}-{seed}-{key}.safetensors"
 
 
-_FIELDS = (
+_SHAPING = (
     "world", "environment", "wording", "judge", "disturbances", "withheld_share",
     "policy", "demonstrations", "warm_start",
 )  # fmt: skip

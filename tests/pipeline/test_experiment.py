@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
@@ -28,10 +29,11 @@ from pipeline.tiny_runs import (
     write_task,
 )
 
-from turncredit import experiment, run_checks, runs
+from turncredit import experiment, params, run_checks, runs
 from turncredit.experiment import (
     Job,
     experiment_from,
+    identity,
     jobs_of,
     run,
     run_experiment,
@@ -39,6 +41,8 @@ from turncredit.experiment import (
 from turncredit.plans import Experiment
 from turncredit.results import RunDirectory
 from turncredit.run_checks import check_runs
+from turncredit.tasks import TaskSettings, open_task
+from turncredit.warm_starts import warm_started_policy
 
 # --- never twice, and again when stale
 
@@ -420,6 +424,77 @@ def test_a_warm_start_task_of_another_size_is_refused_by_name(home):
         run(Job(asked, "wide", "grpo", 0), CODE, lambda *shown: None)
 
 
+WIRES = {"window": 2, "entropy_low": 0.01, "entropy_high": None, "repetition": None}
+WIRES |= {"truncated": None, "zero_variance": None, "reward_collapse": None, "patience": 1}
+SHAPES_THE_WARM_START = {
+    "world": {"prior": 0.41},
+    "environment": {"max_turns": 11},
+    "wording": "deep_research",
+    "judge": {"knowledge": 0.11},
+    "disturbances": {"tool_failure": 0.11},
+    "withheld_share": 0.11,
+    "policy": {"width": 32},
+    "demonstrations": {"error": 0.11},
+    "warm_start": {"batch": 5},
+}
+SHAPES_NOTHING = {
+    "training": {"steps": 9, "max_turn_tokens": 7, "learning_rate": 0.02},
+    "evaluation": {"questions": 7, "every": 4},
+    "warm_start_task": "other",
+    "tripwires": WIRES,
+}
+
+
+def test_every_part_of_a_task_either_shapes_a_warm_start_or_does_not():
+    names = {field.name for field in fields(TaskSettings)}
+    assert names == SHAPES_THE_WARM_START.keys() | SHAPES_NOTHING.keys() - {"tripwires"}
+
+
+@pytest.mark.parametrize("name", [*SHAPES_THE_WARM_START, *SHAPES_NOTHING])
+def test_a_run_is_another_one_if_its_warm_start_is_and_not_if_that_task_trains_otherwise(
+    home, name
+):
+    """Else a longer training of the task that lends its warm start made every borrower stale."""
+    write_task(home, "other")  # begins from the warm start of tiny
+    other = Job(experiment_from(parameters(tasks=["other"])), "other", "grpo", 0)
+    tasks_before = [open_task("smoke", "tiny"), other.open_task()]
+    own = Job(experiment_from(parameters()), "tiny", "grpo", 0)
+    before = [identity(one, CODE) for one in (other, own)]
+
+    change = (SHAPES_THE_WARM_START | SHAPES_NOTHING)[name]
+    path = home / "params" / "smoke" / "tasks" / "tiny.yaml"
+    path.write_text(yaml.safe_dump(params.changed(task_values(), {name: change})))
+    assert open_task("smoke", "tiny") is not tasks_before[0], "or the change is none"
+    assert other.open_task() is tasks_before[1]
+    after = [identity(one, CODE) for one in (other, own)]
+    assert (after[0] != before[0]) == (name in SHAPES_THE_WARM_START)
+    assert after[1] != before[1], "of the changed task itself"
+
+
+@pytest.mark.parametrize("name", SHAPES_NOTHING)
+def test_what_shapes_no_warm_start_leaves_every_weight_of_it(home, monkeypatch, name):
+    """Trained anew each time: a run that could differ must not have the same identity."""
+    write_task(home, "other")
+
+    def trained(cache: str) -> bytes:
+        monkeypatch.setenv("TURNCREDIT_CACHE", str(home / cache))
+        warm_started_policy(open_task("smoke", "other"), 0, CODE, lambda step, loss: None)
+        (kept,) = (home / cache / "warm_starts").glob("*.safetensors")
+        return kept.read_bytes()
+
+    before = trained("before")
+    changed = params.changed(task_values(), {name: SHAPES_NOTHING[name]})
+    (home / "params" / "smoke" / "tasks" / "tiny.yaml").write_text(yaml.safe_dump(changed))
+    assert trained("after") == before
+
+
+def test_a_run_is_another_one_if_it_begins_from_another_warm_start(home):
+    write_task(home, "other")
+    seeds = [parameters(tasks=["other"], warm_start_seeds=[seed]) for seed in (0, 1)]
+    ones = [identity(Job(experiment_from(p), "other", "grpo", 0), CODE) for p in seeds]
+    assert ones[0] != ones[1]
+
+
 def test_a_manifest_counts_the_failures_of_its_run_alone(home, inline, monkeypatch):
     """Runs that follow each other in one process share the task and so its counters."""
     values = task_values(steps=2)
@@ -464,7 +539,7 @@ def test_runs_that_cannot_be_trusted_are_refused_by_name(home, inline, monkeypat
     metrics = run.path / "metrics.csv"
     whole = metrics.read_bytes()
     for column, value, complaint in (
-        ("missing_rewards", 1, "has missing rewards"),
+        ("missing_rewards", 1, "has 1 missing rewards for 0 lost trajectories at step 0"),
         ("loss", None, "loss or gradient that is not a number"),
         ("mean_abs_logprob_diff", 0.01, "samples from another distribution"),
         ("ratio_max", 1.0, "never moved a ratio"),

@@ -30,6 +30,7 @@ FILES = [
     "turns.csv.gz",
     "trajectories.jsonl.gz",
     "questions.csv",
+    "difficulty.csv",
     "checkpoint.safetensors",
 ]
 

@@ -1,6 +1,7 @@
 """Claims: the file is whole, and every verdict follows from the interval, never from nothing."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -10,9 +11,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turncredit import claims
+from turncredit import claims, paths
 from turncredit.claims import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, Claim, Measurement
-from turncredit.claims.measure import Measured, measure
+from turncredit.claims.judge import FEWEST_SEEDS
+from turncredit.claims.measure import Measured, columns, measure
 from turncredit.credit import BASES, TURN_WEIGHTS
 from turncredit.objectives import OBJECTIVES
 
@@ -32,7 +34,7 @@ def measurement(**changes):
         "reference": "grpo",
         "inside": (0.0, None),
         "effect": 0.1,
-        "seeds": SEEDS,
+        "note": "",
     }
     return Measurement(**{**settings, **changes})
 
@@ -118,6 +120,19 @@ def test_arms_are_named_after_methods_of_the_library():
             assert arm in known or all(part in known for part in arm.split("_", 1)), (c.id, arm)
 
 
+def test_claims_are_tested_where_the_experiments_run_their_arms():
+    run = set()
+    for path in sorted(paths.params("cpu").glob("1*.yaml")):
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for plan in [values, *values.get("further", [])] if "tasks" in values else []:
+            for task, variant in itertools.product(plan["tasks"], plan["variants"] or [""]):
+                run |= {(f"{task}-{variant}".rstrip("-"), arm) for arm in plan["arms"]}
+    for c in MEASURED:
+        arms = filter(None, (c.test.arm, c.test.reference))
+        for asked in itertools.product(c.test.tasks, arms):
+            assert asked in run, (c.id, asked)
+
+
 def test_what_cannot_be_tested_has_a_reason():
     for c in ALL:
         if c.test.KIND == "not_testable":
@@ -139,9 +154,10 @@ def _first_claim():
         ({"inside": [0.0]}, "inside"),
         ({"effect": -1.0}, "effect"),
         ({"tasks": []}, "tasks"),
-        ({"seeds": 1}, "seeds"),
         ({"rule": "median"}, "median"),
-        ({"seeds": None}, "seeds"),
+        ({"rule": "probe", "among": "shifted"}, "probe"),
+        ({"rule": "probe", "quantity": {"turns": 1.0, "shifted": 1.0}}, "one quantity"),
+        ({"seeds": 16}, "seeds"),
         ({"arms": "grpo"}, "arms"),
     ],
 )
@@ -165,6 +181,131 @@ def test_a_claim_given_twice_or_without_a_reason_is_refused(tmp_path):
     path.write_text(yaml.safe_dump({"claims": documents[:1]}), encoding="utf-8")
     with pytest.raises(ValueError, match="reason is empty"):
         claims.read_claims(path)
+
+
+def test_a_claim_about_dapo_says_which_part_of_it_is_here():
+    keys = pd.DataFrame({name: [] for name in claims.records.KEYS})
+    tables = (keys, keys.assign(**{name: [] for name in QUANTITIES}))
+    about = [c for c in ALL if "DAPO" in c.sentence]
+    assert len(about) >= 5
+    for row in claims.judge(about, tables[0]) + claims.judge(about, tables[1]):
+        assert "clip-higher alone" in row["reason"], row["claim"]
+
+
+# Every claim of the file can come out in each way, from numbers that a run could have
+
+
+QUANTITIES = [*claims.QUANTITIES, *(f"probe_{name}_{end}"
+              for name in ("pearson", "sign_agreement") for end in ("low", "high"))]  # fmt: skip
+
+
+def bounds(column):
+    """What a run can have: shares in 0 .. 1, a correlation in -1 .. 1, others not negative."""
+    if column == "probe_pearson":
+        return -1.0, 1.0
+    return 0.0, 12.0 if column.startswith("turns") else 1.0
+
+
+def fabricated(test, arm_values, reference_values):
+    """Runs of both arms, 16 seeds of four warm starts, whose quantity is as given, 0 .. 1: from
+    the least to the greatest that its columns allow."""
+    rows = []
+    for arm, shares in ((test.arm, arm_values), (test.reference, reference_values)):
+        for seed, share in enumerate(shares if arm else ()):
+            row = {"task": test.tasks[0], "arm": arm, "seed": seed, "block": seed % 4, "run": "r"}
+            row |= {"shifted": 1.0}
+            for column, factor in test.quantity.items():
+                low, high = bounds(column)
+                row[column] = low + (high - low) * (share if factor > 0 else 1 - share)
+            if test.rule == "probe":
+                (name,) = test.quantity
+                row |= {f"{name}_low": row[name] - 0.1, f"{name}_high": row[name] + 0.1}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+FLAGS = {"shifted", "collapsed"}
+LOW, HIGH = np.linspace(0.0, 0.002, SEEDS), np.linspace(0.998, 1.0, SEEDS)
+MIXED = np.array([0.0, 1.0, 1.0, 0.0] * 2 + [1.0, 0.0, 0.0, 1.0] * 2)
+"""In every warm start two of four."""
+
+
+def clear_tables(test):
+    """Runs that speak for the claim, and runs that speak against it."""
+    least, greatest = test.inside
+    low, high = (np.round(values) if FLAGS & set(test.quantity) else values
+                 for values in (LOW, HIGH))  # fmt: skip
+    if test.rule == "sd_ratio":
+        wide, narrow = 0.5 + 0.4 * np.sin(np.arange(16.0)), 0.5 + 0.01 * np.cos(np.arange(16.0))
+        pairs = [(wide, narrow), (narrow, wide)]
+    elif None not in (least, greatest):
+        pairs = [(low, low[::-1]), (high, low)]
+    else:
+        pairs = [(high, low), (low, high)] if greatest is None else [(low, high), (high, low)]
+    if test.rule == "probe":
+        pairs = [(pair[0][-1:], ()) for pair in pairs]
+    return [fabricated(test, *pair) for pair in pairs]
+
+
+def vague_table(test):
+    """Runs that are as often on this side of a bound as on that one, in every warm start."""
+    bound = next(end for end in test.inside if end is not None)
+    if test.rule == "sd_ratio":
+        return fabricated(test, *np.random.default_rng(0).uniform(size=(2, SEEDS)))
+    if test.rule == "probe":
+        (name,) = test.quantity
+        ends = {f"{name}_low": bound - 0.7, f"{name}_high": bound + 0.7}
+        return fabricated(test, [0.5], ()).assign(**{name: bound}, **ends)
+    if test.rule != "mean":
+        return fabricated(test, MIXED, 1 - MIXED)
+    low, high = (sum(factor * bounds(column)[end == (factor > 0)]
+                     for column, factor in test.quantity.items()) for end in (0, 1))  # fmt: skip
+    middle = (bound - low) / (high - low)
+    return fabricated(test, middle + (2 * MIXED - 1) * min(middle, 1 - middle), ())
+
+
+@pytest.mark.parametrize("one", MEASURED, ids=lambda c: c.id)
+def test_every_claim_can_be_reproduced_contradicted_and_left_open(one):
+    one = dataclasses.replace(one, test=dataclasses.replace(one.test, tasks=one.test.tasks[:1]))
+    support, oppose = clear_tables(one.test)
+    assert only(claims.judge([one], support))["verdict"] == REPRODUCED
+    assert only(claims.judge([one], oppose))["verdict"] == NOT_REPRODUCED
+    for absent in (support.iloc[:0], support.drop(columns=columns(one.test)[0]),
+                   support.assign(**dict.fromkeys(one.test.quantity, NAN))):  # fmt: skip
+        assert only(claims.judge([one], absent))["verdict"] == NOT_TESTABLE
+    row = only(claims.judge([one], vague_table(one.test)))
+    assert row["verdict"] == NOT_TESTABLE and "undecided" in row["reason"], row
+
+
+def test_the_reference_run_has_the_seeds_that_each_claim_asks_for():
+    """Four or eight of four warm starts; one of each tells nothing of a ratio of spreads."""
+    for one in MEASURED:
+        for table, found in zip(clear_tables(one.test), (REPRODUCED, NOT_REPRODUCED), strict=True):
+            if one.test.rule != "probe":
+                for seeds in (4, 8) if one.test.rule in ("mean", "difference") else (8,):
+                    row = claims.judge([one], table[table["seed"] < seeds])[0]
+                    assert row["verdict"] == found, row
+
+
+def test_the_two_arms_of_the_flat_entropy_are_measured_over_the_same_steps():
+    (flat,) = [c for c in ALL if c.id == "suffix-mask-keeps-entropy-flat"]
+    own_windows = {n for n in claims.QUANTITIES if n.endswith(("_before", "_after"))}
+    compared = [c for c in MEASURED if c.test.reference]
+    assert flat in compared and flat.test.rule == "difference"
+    for one in compared:
+        assert not own_windows & set(one.test.quantity), one.id
+
+
+def test_a_probe_is_judged_by_the_states_of_the_one_run_that_has_it():
+    (pearson,) = [c for c in ALL if c.id == "aem-knows-the-surprisal"]
+    table = fabricated(pearson.test, [0.9], ())
+    others = table.assign(seed=1, probe_pearson=NAN, probe_pearson_low=NAN, probe_pearson_high=NAN)
+    row = only(claims.judge([pearson], pd.concat([table, others])))
+    assert (row["ours"], row["low"], row["high"]) == pytest.approx((0.8, 0.7, 0.9))
+    assert (row["seeds"], row["missing"], row["verdict"]) == (1, 0, REPRODUCED)
+    assert "the states of one policy" in row["reason"]
+    twice = only(claims.judge([pearson], pd.concat([table, table.assign(seed=1)])))
+    assert (twice["seeds"], twice["verdict"]) == (2, NOT_TESTABLE)
 
 
 # Verdicts
@@ -207,21 +348,29 @@ def test_a_wide_interval_is_undecided_and_says_at_how_many_seeds():
     assert (row["verdict"], row["reason"][:21]) == (NOT_TESTABLE, "undecided at 16 seeds")
 
 
-def test_fewer_seeds_than_stated_are_never_a_verdict():
-    clear = outcomes(around(0.8, seeds=15), around(0.7, seeds=15)[::-1])
-    row = verdict(clear)
+def test_fewer_seeds_than_any_verdict_needs_are_none_and_the_interval_says_the_rest():
+    three, four = (outcomes(around(0.8, seeds=n), around(0.7, seeds=n)[::-1]) for n in (3, 4))
+    row = verdict(three)
     assert row["verdict"] == NOT_TESTABLE
-    assert row["reason"] == "15 seeds have this number, 16 are needed"
-    assert verdict(clear, seeds=15)["verdict"] == REPRODUCED
-    one_arm = outcomes(around(0.8), around(0.7)[:9])
-    assert (verdict(one_arm)["verdict"], verdict(one_arm)["seeds"]) == (NOT_TESTABLE, 9)
+    assert row["reason"] == "seeds with this number: 3, needed: 4"
+    assert verdict(four)["verdict"] == REPRODUCED  # a seed of each warm start
+    assert verdict(four.assign(block=four["seed"] % 2))["verdict"] == REPRODUCED
+    one_arm = outcomes(around(0.8), around(0.7)[:3])
+    assert (verdict(one_arm)["verdict"], verdict(one_arm)["seeds"]) == (NOT_TESTABLE, 3)
+
+
+def test_the_seeds_of_an_ablation_suffice_for_a_clear_difference():
+    for seeds in (4, 8):  # one of each warm start, or two
+        table = outcomes(around(0.8, seeds=seeds), around(0.7, seeds=seeds)[::-1])
+        assert verdict(table)["verdict"] == REPRODUCED
+        assert verdict(table, inside=(None, 0.0), effect=None)["verdict"] == NOT_REPRODUCED
 
 
 def test_missing_numbers_are_counted_and_are_not_zeros():
     arm = around(0.8)
     arm[3] = NAN
     row = verdict(outcomes(arm, around(0.7)[::-1]))
-    assert (row["verdict"], row["seeds"], row["missing"]) == (NOT_TESTABLE, 15, 1)
+    assert (row["verdict"], row["seeds"], row["missing"]) == (REPRODUCED, 15, 1)
     nothing = verdict(outcomes([NAN] * SEEDS, around(-5.0)))
     assert (nothing["verdict"], nothing["reason"]) == (NOT_TESTABLE, "no run has this number")
     assert math.isnan(nothing["ours"])
@@ -254,6 +403,15 @@ def test_equal_runs_have_a_ratio_of_spreads_without_an_interval():
     assert (row["verdict"], row["reason"]) == (NOT_TESTABLE, "no interval at 16 seeds")
 
 
+def test_arms_that_are_equal_in_every_run_contradict_no_difference_but_rule_a_published_one_out():
+    table = outcomes([0.0] * SEEDS, [0.0] * SEEDS)
+    for inside in ((0.0, None), (None, 0.0)):
+        row = verdict(table, inside=inside, effect=None)
+        assert (row["low"], row["high"], row["verdict"]) == (0.0, 0.0, NOT_TESTABLE)
+        assert row["reason"].startswith("undecided")
+    assert "ruled out" in verdict(table)["reason"]
+
+
 def test_a_wider_spread_is_found():
     generator = np.random.default_rng(0)
     wide, narrow = 0.5 + 0.2 * generator.normal(size=40), 0.5 + 0.02 * generator.normal(size=40)
@@ -270,7 +428,6 @@ def test_fewer_collapses_are_found_within_blocks():
         "quantity": {"collapsed": 1.0},
         "inside": (None, 0.0),
         "effect": None,
-        "seeds": 40,
     }
     row = verdict(outcomes(never, often, column="collapsed"), **changes)
     assert (row["verdict"], row["ours"], row["seeds"]) == (REPRODUCED, -0.75, 40)
@@ -280,18 +437,18 @@ def test_fewer_collapses_are_found_within_blocks():
     assert same["reason"].startswith("undecided at 40 seeds")
 
 
-def test_what_never_happened_is_not_said_to_happen():
+def test_what_hardly_ever_happens_is_not_said_to_happen():
     changes = {
         "rule": "share",
         "quantity": {"shifted": 1.0},
         "reference": None,
-        "inside": (0.0, None),
+        "inside": (0.5, None),
         "effect": None,
     }
-    row = verdict(outcomes([0] * SEEDS, column="shifted"), **changes)
-    assert row["verdict"] == NOT_TESTABLE
-    once = verdict(outcomes([1, *[0] * 15], column="shifted"), **changes)
-    assert once["verdict"] == REPRODUCED
+    expected = {0: NOT_REPRODUCED, 2: NOT_REPRODUCED, 8: NOT_TESTABLE, 16: REPRODUCED}
+    for events, found in expected.items():
+        values = np.random.default_rng(0).permutation([1] * events + [0] * (16 - events))
+        assert verdict(outcomes(values, column="shifted"), **changes)["verdict"] == found, events
 
 
 def test_equality_is_a_region_and_not_the_absence_of_a_difference():
@@ -321,7 +478,7 @@ def test_a_quantity_is_a_sum_of_columns_and_missing_where_one_is():
 
 def test_only_shifted_runs_count_where_the_claim_is_about_them():
     table = outcomes(around(0.7), shifted=[1.0] * 8 + [0.0] * 7 + [NAN])
-    row = verdict(table, rule="mean", reference=None, among="shifted", effect=None, seeds=8)
+    row = verdict(table, rule="mean", reference=None, among="shifted", effect=None)
     assert (row["seeds"], row["missing"]) == (8, 0)
     assert row["ours"] == pytest.approx(np.mean(around(0.7)[:8]))
 
@@ -363,7 +520,7 @@ def test_a_verdict_needs_an_interval_and_the_seeds(value, low, high, seeds, insi
     test = measurement(inside=inside, effect=None)
     found, reason = claims.decide(Measured(value, low, high, seeds, 0, ""), test)
     assert reason
-    if seeds < SEEDS or any(map(math.isnan, (value, low, high))):
+    if seeds < FEWEST_SEEDS or any(map(math.isnan, (value, low, high))):
         assert found == NOT_TESTABLE
     if found == REPRODUCED:
         assert inside[0] is None or low > inside[0]

@@ -31,7 +31,7 @@ def test_comments_docstrings_layout_and_presentation_do_not_change_the_hash(pack
     edit(
         package / "records.py", '"""() after the last turn."""', '"""Empty after the last turn."""'
     )
-    edit(package / "evaluation.py", "exact = fmean(", "exact = (\n        fmean)(")
+    edit(package / "evaluation.py", ": fmean(known)", ": (\n        fmean)(known)")
     edit(package / "plots" / "style.py", "WIDTH = 9.0", "WIDTH = 8.0")
     assert code_hash() == before
 

@@ -40,6 +40,11 @@ def test_differences_are_paired_by_seed_and_blocks_weigh_equally():
     ]
     assert row["improvement"] == pytest.approx(sum(shares) / 2)
     assert row["effect"] == stats.effect_size(arms["aem"], arms["grpo"]).value
+    # Of five values the lowest and the highest are left out.
+    assert row["iqm"] == pytest.approx((0.6 + 0.6 + 0.6) / 3)
+    assert row["reference_iqm"] == pytest.approx((0.5 + 0.6 + 0.6) / 3)
+    for name in ("improvement", "effect", "iqm", "reference_iqm"):
+        assert row[f"{name}_low"] <= row[name] <= row[f"{name}_high"], name
 
 
 def test_collapses_are_counted_and_tested_within_blocks_allowing_for_the_family():
@@ -55,6 +60,18 @@ def test_collapses_are_counted_and_tested_within_blocks_allowing_for_the_family(
     assert dropped["collapse_p_holm"] == pytest.approx(2 * dropped["collapse_p"])
     assert (by_arm["aem"]["collapsed"], by_arm["aem"]["collapsed_of"]) == (7, 7)
     assert by_arm["aem"]["collapse_p"] == 1.0
+    # All seeds together: of 16 places the eight events fill one side in 2 of C(16, 8) ways.
+    assert dropped["collapse_fisher_p"] == pytest.approx(2 / 12870)
+    assert dropped["collapse_difference"] == -1.0
+    assert dropped["collapse_difference_low"] == -1.0 < dropped["collapse_difference_high"] < 0.0
+    assert by_arm["aem"]["collapse_difference"] == 0.0
+
+
+def test_runs_of_unknown_warm_starts_are_one_block():
+    arms = {"grpo": [0.5, 0.6, 0.4, 0.7], "aem": [0.6, 0.5, 0.6, 0.9]}
+    unknown = comparison_rows(table(arms).assign(block=math.nan), "grpo")
+    assert unknown == comparison_rows(table(arms).assign(block=3.0), "grpo")
+    assert unknown[0]["blocks"] == 1
 
 
 def test_a_missing_outcome_is_neither_zero_nor_dropped_unseen():

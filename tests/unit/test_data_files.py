@@ -23,10 +23,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turncredit.answers import exact_match, normalise_answer
-from turncredit.environments import DeepResearch, DeepResearchSettings
+from turncredit.environments import (
+    DeepResearch,
+    DeepResearchSettings,
+    SearchR1,
+    SearchR1Settings,
+)
 from turncredit.environments.judges import RuleJudge
-from turncredit.retrieval import corpus_sha256, lexical_retriever
-from turncredit.retrieval.client import RetrievalClient, RetrievalError
+from turncredit.retrieval import Passage, corpus_sha256, lexical_retriever
+from turncredit.retrieval.client import OUTCOMES, Answer, Found, RetrievalClient, RetrievalError
 from turncredit.storage import sha256_file
 from turncredit.worlds import Document, Question
 from turncredit.worlds.corpora import JsonlCorpus, read_documents, write_documents
@@ -312,6 +317,11 @@ def test_the_content_hash_is_that_of_either_form_and_of_any_change(tmp_path):
         ("a.jsonl", b'{"id": "\xff"}\n'),
         ("a.jsonl", b"[" * 100_000 + b"\n"),
         ("a.jsonl", b"\n"),
+        ("a.jsonl", b'{"id": "1", "question": "a", "question": "b"}\n'),
+        ("a.jsonl", b'{"id": "1", "question": "a", "extra_info": {"index": 1, "index": 2}}\n'),
+        ("a.jsonl", b'{"id": "1", "question": "a", "score": NaN}\n'),
+        ("a.jsonl", b'{"id": "1", "question": "a", "score": [-Infinity]}\n'),
+        ("a.jsonl", b'{"id": "1", "question": "a", "score": 1e999}\n'),
         ("a.jsonl.gz", b"no gzip"),
         ("a.jsonl.gz", gzip.compress(b'{"id": "1"}\n' * 999, mtime=0)[:-20]),
         ("a.csv", b"id,question\n"),
@@ -323,7 +333,9 @@ def test_a_file_that_cannot_be_read_is_named_and_reported(name, content, tmp_pat
     with pytest.raises(ValueError, match=name):
         read_rows(path, data_source="nq", split="test")
     report = validate(path, data_source="nq", split="test")
-    assert "broken" in report.counts and name in describe(report)
+    rows_are_bad = name == "a.jsonl"
+    assert ("broken" if rows_are_bad else "unreadable") in report.counts
+    assert report.status == (1 if rows_are_bad else 2) and name in describe(report)
 
 
 UNREADABLE = {
@@ -343,14 +355,43 @@ def test_a_parquet_column_that_cannot_be_read_is_named_and_reported(column, tmp_
     parquet.write_table(arrow.table({"id": ["a"], "question": column(arrow)}), path)
     with pytest.raises(ValueError, match=r"a\.parquet: not a sound Parquet file"):
         read_rows(path, data_source="nq", split="test")
-    assert validate(path).counts == {"broken": 1}
+    assert validate(path).counts == {"unreadable": 1}
+
+
+def test_a_parquet_column_that_comes_twice_is_named_and_reported(tmp_path):
+    """Read row by row, the last would win."""
+    arrow = pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="Parquet needs pyarrow")
+    columns = {"id": ["a"], "question": ["who"], "golden_answers": [["x"]]}
+    for twice in columns:
+        names = [*columns, twice]
+        table = arrow.Table.from_arrays([arrow.array(columns[name]) for name in names], names)
+        path = tmp_path / "a.parquet"
+        parquet.write_table(table, path)
+        with pytest.raises(ValueError, match=rf"a\.parquet: .*column '{twice}' comes 2 times"):
+            read_rows(path, data_source="nq", split="test")
+        assert validate(path, data_source="nq", split="test").status == 2
+
+
+@pytest.mark.parametrize("value", [0, False, 0.0, [], {}], ids=repr)
+@pytest.mark.parametrize(
+    "field", ["data_source", "ability", "agent_name", "prompt", "extra_info", "split"]
+)
+def test_a_value_of_another_type_is_not_taken_for_none(field, value):
+    record = {"id": "a", "question": "who", "golden_answers": ["x"]}
+    record |= {"extra_info": {"split": value}} if field == "split" else {field: value}
+    if (field, value) in (("prompt", []), ("extra_info", {})):
+        assert from_record(record, 0, data_source="nq", split="test").id == "a"
+        return
+    with pytest.raises(ValueError, match=field):
+        from_record(record, 0, data_source="nq", split="test")
 
 
 def test_a_parquet_file_cut_short_is_reported(tmp_path):
     path = tmp_path / "a.parquet"
     write_rows(path, [row(number) for number in range(50)])
     path.write_bytes(path.read_bytes()[:-30])
-    assert validate(path).counts == {"broken": 1}
+    assert validate(path).counts == {"unreadable": 1}
 
 
 def test_repeated_and_shared_questions():
@@ -408,6 +449,60 @@ def test_the_command_converts_raw_rows_and_runs_as_a_module(tmp_path, capsys):
         template.write_bytes(unfit)
         assert main(["convert", str(RAW), str(target), *options]) == 2
         assert "prompt.txt: holds no {question}, or is not UTF-8" in capsys.readouterr().err
+
+
+GOOD = b'{"id": "a", "question": "who", "golden_answers": ["x"]}\n'
+SOURCES_OF_A_COMMAND = {
+    "sound": (0, True, "a.jsonl", GOOD),
+    "no rows": (1, False, "a.jsonl", b""),
+    "an id twice": (1, False, "a.jsonl", GOOD * 2),
+    "a row without gold": (1, True, "a.jsonl", GOOD + b'{"id": "b", "question": "who"}\n'),
+    "a broken row": (1, False, "a.jsonl", GOOD + b'{"id": "b", "question": 3}\n'),
+    "a line that is no JSON": (1, False, "a.jsonl", GOOD + b"{\n"),
+    "a key twice": (1, False, "a.jsonl", GOOD.replace(b"{", b'{"id": "b", ')),
+    "cut short": (2, False, "a.jsonl.gz", gzip.compress(GOOD * 99, mtime=0)[:-20]),
+    "a broken row, cut short": (
+        *(2, False, "a.jsonl.gz"),
+        gzip.compress(b"{}\n" + GOOD * 99, mtime=0)[:-20],
+    ),
+    "no Parquet": (2, False, "a.parquet", b"PAR1 junk PAR1"),
+    "another form": (2, False, "a.csv", GOOD),
+    "not there": (2, False, "a.jsonl", None),
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "writes", "name", "content"), SOURCES_OF_A_COMMAND.values(), ids=SOURCES_OF_A_COMMAND
+)
+def test_both_commands_end_alike_and_as_the_page_says(status, writes, name, content, tmp_path):
+    """0: all rows are sound; 1: some are bad or there are none; 2: the file cannot be used."""
+    source, target = tmp_path / name, tmp_path / "target.jsonl"
+    if content is not None:
+        source.write_bytes(content)
+    named = ["--data-source", "nq", "--split", "train"]
+    assert main(["validate", str(source), *named]) == status
+    assert main(["convert", str(source), str(target), *named]) == status
+    assert target.exists() == writes
+    if writes:
+        assert validate(target).status == status
+
+
+def test_the_worst_of_several_files_decides_and_a_wrong_option_is_no_row(tmp_path, capsys):
+    good, bad, none = (tmp_path / name for name in ("a.jsonl", "b.jsonl", "c.jsonl.gz"))
+    good.write_bytes(GOOD)
+    bad.write_bytes(GOOD * 2)
+    none.write_bytes(b"no gzip")
+    named = ["--data-source", "nq", "--split", "train"]
+    assert main(["validate", str(good), str(bad), *named]) == 1
+    assert main(["validate", str(none), str(bad), str(good), *named]) == 2
+    capsys.readouterr()
+    for command in (["validate", str(good)], ["convert", str(good), str(tmp_path / "d.jsonl")]):
+        assert main([*command, "--data-source", "natural", "--split", "train"]) == 2
+        assert capsys.readouterr().err.startswith("data_source 'natural' is none of nq, ")
+    for command in (["convert", str(good)], ["validate"], ["repair", str(good)], []):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 2
 
 
 def test_json_lines_need_no_pyarrow(tmp_path):
@@ -504,6 +599,9 @@ def test_a_last_line_without_its_end_counts(tmp_path):
         b'{"id": "1"}',
         b'{"id": "1", "title": "a"}',
         b'{"id": "1", "contents": 5}',
+        b'{"id": "1", "id": "2", "contents": "a"}',
+        b'{"id": "1", "contents": "a", "score": NaN}',
+        b'{"id": "1", "contents": "a", "score": -1e999}',
         b'{"id": "1", "contents": "\\ud800"}',
     ],
 )
@@ -765,6 +863,39 @@ def test_outcomes_of_a_client_keep_their_names():
     with pytest.raises(RetrievalError, match="unreachable"):
         search(world)
     assert world.outcomes == {"unreachable": 1}
+
+
+def found(outcome: str) -> Answer:
+    """What a client says of a search for one query with this outcome."""
+    results = [[Found(Passage("1", "Ada Moss", "text"), 0.5)]]
+    return Answer(results if outcome in ("ok", "short", "long") else [[]], outcome)
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_a_search_with_results_is_no_failure_and_one_without_is(outcome):
+    finder = SimpleNamespace(ask=lambda queries, k: found(outcome))
+    world = FileWorld([], [question(0)], finder)
+    for environment in (
+        SearchR1(world, SearchR1Settings()),
+        DeepResearch(world, RuleJudge(0.0, 0.0), DeepResearchSettings()),
+    ):
+        world.outcomes.clear()
+        step = environment.reset(question(0), random.Random(0)).step("<search> moss </search>")
+        assert step.stop_reason is None and world.outcomes == {outcome: 1}
+        kept = bool(found(outcome).results[0])
+        assert ("Ada Moss" in step.observation) == kept
+        assert environment.failures == ({} if kept else {f"search_{outcome}": 1})
+
+
+@pytest.mark.parametrize("outcome", [name for name in OUTCOMES if not found(name).results[0]])
+def test_a_strict_client_ends_the_step_by_the_outcome_and_it_is_counted(outcome, monkeypatch):
+    client = RetrievalClient("http://127.0.0.1:9", retries=0, strict=True)
+    monkeypatch.setattr(client, "_attempt", lambda queries, k: Answer([], outcome, "told so"))
+    environment = SearchR1(FileWorld([], [question(0)], client), SearchR1Settings())
+    with pytest.raises(RetrievalError, match=f"^{outcome}: told so$") as caught:
+        environment.reset(question(0), random.Random(0)).step("<search> moss </search>")
+    assert (caught.value.outcome, caught.value.detail) == (outcome, "told so")
+    assert client.counts == {outcome: 1} and environment.failures == {f"search_{outcome}": 1}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from turncredit.objectives import OBJECTIVES
 from turncredit.training import Method, ResamplingSettings, new_optimiser, train
 
 TEXT = (paths.PACKAGE.parents[1] / "docs" / "diagnostics.md").read_text(encoding="utf-8")
-TABLES = ("metrics.csv", "turns.csv", "timings.csv", "eval.csv", "questions.csv")
+TABLES = ("metrics.csv", "turns.csv", "timings.csv", "eval.csv", "questions.csv", "difficulty.csv")
 SOME = "Of some runs only"
 
 

@@ -372,3 +372,15 @@ def wait_until(condition) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited for a minute"
         time.sleep(0.05)
+
+
+def test_the_runner_starts_without_compiling_a_grammar():
+    """lark's, which jsonschema would have compiled to check URIs, in every notebook's runner."""
+    look = (
+        "import sys, turncredit.notebook_runner; print('jsonschema' in sys.modules, *sys.modules)"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(paths.PACKAGE.parent)}
+    command = [sys.executable, "-c", look]
+    checks, *loaded = subprocess.check_output(command, env=variables, text=True).split()
+    assert checks == "True"  # what it would compile the grammar for
+    assert "lark" not in loaded

@@ -1,6 +1,7 @@
 """A study reads an experiment beside its baseline; every figure of the gallery draws from it."""
 
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -37,10 +38,11 @@ def write_run(root, task: str, arm: str, seed: int, *, grounded: float = 0.5) ->
     ends |= {"exact_match": 0.5 + 0.02 * seed, "answer_first": 0.0, "guess_first": 0.1}
     write_table(folder / "eval.csv", [{"step": STEPS} | ends | {"malformed": 0.0}])
     timing = {"rollout": 0.1, "logprobs": 0.05, "credit": 0.01, "update": 0.1, "metrics": 0.01}
-    write_table(folder / "timings.csv", [{"step": s} | timing for s in range(STEPS)])
-    question = {"question_id": "q", "hops": "2 hops", "search": "plain", "success": 1}
-    write_table(folder / "questions.csv", [question])
-    facts = {"params": {"seed": seed, "method": arm, "warm_start_seed": seed % 2}}
+    found = {"questions": 8, "missing_rewards": 0, "success": 0.5}
+    bins = [{"factor": "hops", "bin": "2 hops"}, {"factor": "search", "bin": "plain"}]
+    write_table(folder / "difficulty.csv", [row | found for row in bins])
+    facts = {"seconds_of_a_step": timing, "steps_done": STEPS}
+    facts |= {"params": {"seed": seed, "method": arm, "warm_start_seed": seed % 2}}
     facts |= {"code_hash": "c", "seconds": 3.0, "stop_reason": "finished", "seed": seed}
     write_json(folder / "manifest.json", facts)
 
@@ -85,6 +87,15 @@ def test_each_plan_keeps_the_reference_on_its_tasks(experiment):
     (row,) = ablations.comparisons()
     assert (row["arm"], row["seeds"], row["difference"]) == ("aem_shuffle", 4, 0.0)
     assert (row["collapsed"], row["reference_collapsed"]) == (0, 1)
+
+
+def test_plans_of_the_same_arms_are_one_study(experiment):
+    study = plots.open_study(experiment, beside=["10_base"])
+    parts = replace(
+        experiment, tasks=("trap",), further=(Plan(("map",), {}, {"aem": AEM}, (0, 1, 2, 3)),)
+    )
+    (both,) = plots.plan_studies(study, parts)
+    assert both.grid == (("trap", "map"), ("grpo", "aem"))
 
 
 def test_what_is_saved_can_be_read_back(experiment, tmp_path):

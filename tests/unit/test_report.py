@@ -47,8 +47,8 @@ def write_run(
     pd.DataFrame(turns).to_csv(folder / "turns.csv.gz", index=False)
     ends = {"hops": "all", "questions": 8, "turns": 5.0, "search_first": 0.9, "grounded": 0.5}
     ends |= {"exact_match": 0.5 + gain + jitter, "malformed": 0.0}
+    ends |= {"turns_sd": 2.0 + seed * (5 if arm == "grpo" else 3) % 7}
     write_table(folder / "eval.csv", [{"step": STEPS} | ends])
-    write_table(folder / "questions.csv", [{"question_id": q, "turns": q} for q in (1, 3)])
     facts = {"params": {"seed": seed, "warm_start_seed": seed % 4}, "seconds": 36.0}
     facts |= {"code_hash": code, "params_hash": params_hash, "stop_reason": "finished"}
     facts |= {"seed": seed, "steps_done": STEPS, "versions": {"python": "3.11", "vllm": None}}
@@ -58,7 +58,7 @@ def write_run(
 def claim(name, arm="suffix_mask", **changes):
     test = {"rule": "difference", "quantity": {"exact_match": 1.0}, "among": "all"}
     test |= {"tasks": ("trap", "unrun"), "arm": arm, "reference": "grpo"}
-    test |= {"inside": (0.0, None), "effect": None, "seeds": 8}
+    test |= {"inside": (0.0, None), "effect": None, "note": ""}
     test |= changes
     sentence = f"The <b>{name}</b> | claim & its sentence."
     return Claim(name, "slides", "a table", sentence, {"gain": 0.1}, "share", Measurement(**test))
@@ -67,10 +67,10 @@ def claim(name, arm="suffix_mask", **changes):
 CLAIMS = (
     claim("it-helps"),
     claim("it-hurts", inside=(None, 0.0)),
-    claim("too-few", seeds=40),
+    claim("undecided", quantity={"turns_sd": 1.0}),
     claim("entropy-falls", rule="mean", arm="grpo", reference=None, among="shifted",
           quantity={"entropy_after": 1.0, "entropy_before": -1.0}, inside=(None, 0.0)),
-    claim("probed", rule="mean", arm="grpo", reference=None, quantity={"probe_pearson": 1.0}),
+    claim("probed", rule="probe", arm="grpo", reference=None, quantity={"probe_pearson": 1.0}),
     Claim("elsewhere", "AEM v1", "table 1", "It helps large models.", {}, "percent",
           NotTestable("needs many graphics cards, which are not here")),
 )  # fmt: skip
@@ -126,6 +126,7 @@ def test_the_table_has_one_row_per_run_on_the_tasks(runs):
     assert set(table["task"]) == {"trap"}
     assert set(table["notebook"]) == {"10_base", "11_mask"}
     assert set(claims.QUANTITIES) - set(table) == {"probe_pearson", "probe_sign_agreement"}
+    assert set(table["code_hash"]) == {"c"}
 
 
 def test_two_versions_of_one_run_are_refused(runs):
@@ -134,10 +135,38 @@ def test_two_versions_of_one_run_are_refused(runs):
         report.run_table("smoke", ["trap"])
 
 
-def test_runs_of_other_code_are_refused(runs):
-    write_run(runs, "15_again", "trap", "rloo", 3, code="other")
-    with pytest.raises(ValueError, match="come from different code"):
+def test_runs_of_one_seed_on_tasks_of_other_parameters_are_refused(runs):
+    path = runs / "11_mask" / "trap" / "suffix_mask" / "seed_3" / "manifest.json"
+    facts = json.loads(path.read_text("utf-8"))
+    write_json(path, facts | {"params": facts["params"] | {"steps": 1}})
+    with pytest.raises(ValueError, match=r"suffix_mask/seed_3.* different task parameters"):
         report.run_table("smoke", ["trap"])
+    write_json(path, {name: value for name, value in facts.items() if name != "params"})
+    with pytest.raises(ValueError, match="lacks params"):
+        report.run_table("smoke", ["trap"])
+
+
+def test_runs_of_other_code_are_shown_with_its_hash_and_a_warning(runs):
+    for seed in range(16):  # an arm, and one run that another notebook holds already
+        write_run(runs, "15_again", "trap", "rloo", seed, code="d" * 64)
+    write_run(runs, "15_again", "trap", "grpo", 3, shifts=True, gain=9.0, code="d" * 64)
+    newer = claim("newer", arm="rloo")
+    findings = report.find(SETTINGS, [*CLAIMS, newer])
+    table = findings.runs
+    assert table.groupby("arm")["code_hash"].unique().map(list).to_dict() == {
+        "grpo": ["c"], "rloo": ["d" * 64], "suffix_mask": ["c"]
+    }  # fmt: skip
+    assert len(table) == 48 and table["exact_match"].max() < 1.0
+    text = "".join(Reader(report.page("", report.report_blocks(findings))).texts)
+    assert "Warning: the runs come from 2 versions of the code: c in 10_base, 11_mask; " in text
+    assert f"; {'d' * 16} in 15_again." in text
+    assert "Warning: 1 runs are there in several versions, such as trap/grpo/seed_3" in text
+    across = only(findings.claims, claim="newer", task="trap")
+    assert across["reason"].endswith(f"from 2 versions of the code: c, {'d' * 16}")
+    assert "versions" not in only(findings.claims, claim="it-helps", task="trap")["reason"]
+    assert (
+        report.code_warnings([row for row in findings.manifests if row["code_hash"] == "c"]) == []
+    )
 
 
 def test_an_unfinished_run_is_no_row(runs):
@@ -161,7 +190,9 @@ def test_the_windows_of_a_run_are_right_by_hand(reported):
     assert row["accuracy_turn_1_before"] == pytest.approx(30 / 80)
     assert row["entropy_early"] == pytest.approx(1.0 - 0.01 * 9.5)
     assert row["entropy_end"] == pytest.approx(1.0 - 0.01 * 49.5)
-    assert row["turns_sd"] == pytest.approx(math.sqrt(2))
+    assert row["turns_sd"] == 2.0 + 10 % 7  # seed 2
+    # Turn-0 entropy grows by 0.001 a step: the last 20 steps are 40 later than the first.
+    assert row["entropy_turn_0_rise"] == pytest.approx(0.04)
     assert row["run"] == "results/smoke/10_base/trap/grpo/seed_2"
     calm = table[(table["arm"] == "suffix_mask") & (table["seed"] == 2)].iloc[0]
     assert calm["shifted"] == 0.0
@@ -169,11 +200,38 @@ def test_the_windows_of_a_run_are_right_by_hand(reported):
     assert calm["reward_after"] == pytest.approx(0.01 * 49.5)
 
 
-def test_without_questions_the_spread_of_turns_is_missing(runs):
-    for path in runs.glob("10_base/*/*/*/questions.csv"):
+def test_runs_without_a_table_say_what_is_missing_here(runs):
+    for path in runs.rglob("eval.csv"):
         path.unlink()
+    findings = report.find(SETTINGS, CLAIMS)
+    assert findings.runs["turns_sd"].isna().all()
+    row = only(findings.claims, claim="undecided", task="trap")
+    assert (row["verdict"], row["seeds"]) == (claims.NOT_TESTABLE, 0)
+    assert math.isnan(row["ours"])
+    assert row["reason"] == "no run has this number; missing here: eval.csv of 32 runs"
+    probed = only(findings.claims, claim="probed", task="trap")
+    assert probed["reason"].endswith("missing here: 14_surprisal_probe/agreement.csv")
+    falls = only(findings.claims, claim="entropy-falls", task="trap")
+    assert falls["seeds"] > 0
+    assert "missing" not in falls["reason"]
+    report.save(findings)
+    text = (runs / "99_report" / "report.md").read_text("utf-8")
+    assert "missing here: eval.csv of 32 runs" in text
+
+
+def test_one_lost_table_is_missing_and_the_others_are_counted(runs):
+    (runs / "10_base" / "trap" / "grpo" / "seed_3" / "eval.csv").unlink()
+    row = only(report.find(SETTINGS, CLAIMS).claims, claim="undecided", task="trap")
+    assert (row["seeds"], row["missing"]) == (15, 1)
+    assert row["reason"].endswith("; missing here: eval.csv of one run")
+
+
+def test_a_run_that_was_stopped_has_no_rise_to_compare(runs):
+    path = runs / "10_base" / "trap" / "grpo" / "seed_3" / "manifest.json"
+    write_json(path, json.loads(path.read_text("utf-8")) | {"stop_reason": "low entropy"})
     table = report.run_table("smoke", ["trap"])
-    assert table.groupby("arm")["turns_sd"].count().to_dict() == {"grpo": 0, "suffix_mask": 16}
+    stopped = table[table["entropy_turn_0_rise"].isna()]
+    assert stopped[["arm", "seed"]].values.tolist() == [["grpo", 3]]
 
 
 def write_probe(root):
@@ -193,7 +251,8 @@ def test_the_probe_stands_beside_the_run_that_it_probed(root):
     assert table["probe_sign_agreement"].tolist() == pytest.approx([0.7, math.nan], nan_ok=True)
     (probe,) = [c for c in claims.read_claims() if c.id == "aem-knows-the-surprisal"]
     (row,) = report.claim_rows([probe], table, "smoke")
-    assert (row["ours"], row["seeds"]) == (0.4, 1)
+    assert (row["ours"], row["low"], row["high"], row["seeds"]) == (0.4, 0.1, 0.9, 1)
+    assert row["verdict"] == claims.REPRODUCED
     assert row["run"] == "results/smoke/14_surprisal_probe/agreement.csv"
 
 
@@ -205,8 +264,11 @@ def test_verdicts_and_sources(reported):
     assert [tuple(row) for row in rows] == [report.COLUMNS] * len(rows)
     assert only(rows, claim="it-helps", task="trap")["verdict"] == claims.REPRODUCED
     assert only(rows, claim="it-hurts", task="trap")["verdict"] == claims.NOT_REPRODUCED
-    few = only(rows, claim="too-few", task="trap")
-    assert (few["verdict"], few["seeds"], few["seeds_needed"]) == (claims.NOT_TESTABLE, 16, 40)
+    vague = only(rows, claim="undecided", task="trap")
+    assert (vague["verdict"], vague["seeds"]) == (claims.NOT_TESTABLE, 16)
+    assert vague["low"] < 0 < vague["high"]
+    assert vague["seeds_needed"] > 16
+    assert vague["resolvable"] > abs(vague["ours"])
     assert only(rows, claim="entropy-falls", task="trap")["run"] == (
         "results/smoke/10_base/trap/grpo/seed_*/metrics.csv"
     )
@@ -243,16 +305,30 @@ def test_the_seeds_needed_are_the_fewest_with_that_power():
     table = outcomes([0.0, 0.1, 0.2, 0.3], [0.0, 0.0, 0.0, 0.0])
     sd = pd.Series([0.0, 0.1, 0.2, 0.3]).std()
     for effect in (None, 0.04):
-        test = claim("x", effect=effect, seeds=2).test
+        test = claim("x", effect=effect).test
         needed = int(report.seeds_needed(test, "trap", table))
         distance = 0.15 if effect is None else effect
         assert stats.mean_power(distance, sd, needed, paired=True) >= 0.8
         assert stats.mean_power(distance, sd, needed - 1, paired=True) < 0.8
-    rates = claim("x", rule="share_difference", quantity={"collapsed": 1.0}, seeds=2).test
+    rates = claim("x", rule="share_difference", quantity={"collapsed": 1.0}).test
     table = outcomes([1, 0, 0, 0, 0], [1, 1, 1, 0, 0])
     assert report.seeds_needed(rates, "trap", table) == stats.seeds_for_rates(
         0.2, 0.6, test="normal"
     )
+
+
+def test_what_the_seeds_at_hand_resolve_has_that_power():
+    values = [0.0, 0.1, 0.2, 0.3, -0.1, math.nan]
+    found = report.resolvable(claim("x").test, "trap", outcomes(values, [0.0] * 6))
+    sd = pd.Series(values).std()
+    assert stats.mean_power(found, sd, 5, paired=True) == pytest.approx(0.8)
+    fewer = claim("x", rule="share_difference", quantity={"collapsed": 1.0}, inside=(None, 0.0))
+    table = outcomes([1, 0] * 8, [1, 1, 1, 0] * 4)
+    lower = 0.75 - report.resolvable(fewer.test, "trap", table)
+    assert 0 < lower < 0.75
+    assert stats.fisher_power(0.75, lower, 16) == pytest.approx(0.8, abs=1e-6)
+    more = claim("x", rule="share_difference", quantity={"collapsed": 1.0})
+    assert math.isnan(report.resolvable(more.test, "trap", table))  # even 1 is not far enough
 
 
 @pytest.mark.parametrize(
@@ -260,13 +336,18 @@ def test_the_seeds_needed_are_the_fewest_with_that_power():
     [
         (claim("x").test, [0.1, 0.1], [0.0, 0.0]),  # no spread
         (claim("x").test, [0.1], [0.0]),
-        (claim("x").test, [0.1, -0.1], [0.0, 0.0]),  # no distance to the bound
         (claim("x", rule="share_difference", quantity={"collapsed": 1.0}).test, [1, 0], [0, 1]),
         (claim("x", rule="sd_ratio").test, [0.1, 0.3], [0.0, 0.1]),
     ],
 )
 def test_where_power_says_nothing_no_number_of_seeds_is_made_up(test, a, b):
-    assert math.isnan(report.seeds_needed(test, "trap", outcomes(a, b)))
+    for function in (report.seeds_needed, report.resolvable):
+        assert math.isnan(function(test, "trap", outcomes(a, b)))
+
+
+def test_no_number_of_seeds_decides_what_lies_on_the_bound():
+    table = outcomes([0.1, -0.1], [0.0, 0.0])
+    assert math.isnan(report.seeds_needed(claim("x").test, "trap", table))
 
 
 # The page
@@ -327,6 +408,9 @@ def test_the_numbers_of_the_page_are_those_of_the_tables(reported):
     lines = [row[-5:] for row in table_of(reader, "claim", "published") if row[-4] != "–"]
     known = saved[saved["ours"].notna()].to_dict("records")
     assert len(lines) == len(known) == 4
+    (vague,) = table_of(reader, "claim", "task", "ours [interval]", "seeds", "resolvable")
+    row = only(known, claim="undecided")
+    assert vague[4:6] == [number(row["resolvable"]), number(row["seeds_needed"], ".0f")]
     for line, row in zip(lines, known, strict=True):
         assert line == [row["task"], f"{interval(row)} {row['unit']}", str(row["seeds"]),
                         row["verdict"], row["reason"]]  # fmt: skip
@@ -365,11 +449,46 @@ def test_comparisons_are_shown_experiment_by_experiment(root):
     row = {"task": "trap", "arm": "aem", "reference_arm": "grpo", "seeds": 16, "difference": -0.01}
     row |= {"difference_low": -0.03, "difference_high": 0.01, "collapsed": 3, "collapsed_of": 16}
     row |= {"reference_collapsed": 8, "reference_of": 16, "collapse_p_holm": 0.081}
-    write_table(root / "12_own" / "comparisons.csv", [row])
+    whole = {"iqm": 0.61, "reference_iqm": 0.62, "collapse_fisher_p": 0.07}
+    for name, value in (("effect", -0.3), ("improvement", 0.4), ("collapse_difference", -0.31)):
+        whole |= {name: value, f"{name}_low": value - 0.2, f"{name}_high": value + 0.2}
+    write_table(root / "12_own" / "comparisons.csv", [row | whole])
+    write_table(root / "13_older" / "comparisons.csv", [row])
     findings = report.find(SETTINGS, CLAIMS)
     reader = Reader(report.page("", report.report_blocks(findings)))
     assert table_of(reader, "task", "arm") == [
-        ["trap", "AEM", "GRPO", "16", "−0.01 [−0.03, 0.01]", "3 of 16", "8 of 16", "0.081"]
+        [
+            "trap",
+            "AEM",
+            "GRPO",
+            "16",
+            "−0.01 [−0.03, 0.01]",
+            "−0.3 [−0.5, −0.1]",
+            "0.4 [0.2, 0.6]",
+            "0.61",
+            "0.62",
+            "3 of 16",
+            "8 of 16",
+            "−0.31 [−0.51, −0.11]",
+            "0.081",
+            "0.07",
+        ],
+        [
+            "trap",
+            "AEM",
+            "GRPO",
+            "16",
+            "−0.01 [−0.03, 0.01]",
+            "–",
+            "–",
+            "–",
+            "–",
+            "3 of 16",
+            "8 of 16",
+            "–",
+            "0.081",
+            "–",
+        ],
     ]
 
 

@@ -41,6 +41,7 @@ def filled(path, steps: int = 4) -> RunDirectory:
             run.append("eval.csv", [{"step": step + 1, "exact_match": 0.5}])
     (path / "trajectories.jsonl.gz").write_bytes(b"t")
     write_table(path / "questions.csv", [{"question_id": "a, b", "success": True, "reward": None}])
+    write_table(path / "difficulty.csv", [{"factor": "hops", "bin": "1 hop", "success": 1.0}])
     run.checkpoint.write_bytes(b"c")
     return run
 
@@ -298,6 +299,7 @@ NAMES = [
     "turns.csv.gz",
     "trajectories.jsonl.gz",
     "questions.csv",
+    "difficulty.csv",
     "checkpoint.safetensors",
 ]
 

@@ -323,7 +323,11 @@ def test_half_a_surrogate_pair_does_not_break_the_batch() -> None:
     assert client.counts == {"ok": 1}
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host", "http://", "http://host:port"])
+URLS = ["", "localhost:8000", "ftp://host", "http://", "http://host:port"]
+URLS += [f"http://host:{port}" for port in (0, -1, 65536, 10**30)]
+
+
+@pytest.mark.parametrize("url", URLS)
 def test_a_url_that_is_none_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match="url '"):
         RetrievalClient(url)
@@ -403,6 +407,12 @@ def test_a_world_sees_a_server_that_is_down_as_no_results() -> None:
 
 
 # --- processes -----------------------------------------------------------------------------------
+
+
+def test_a_failed_search_can_be_raised_in_another_process() -> None:
+    error = pickle.loads(pickle.dumps(RetrievalError("timeout", "no whole answer in 3 s")))
+    assert (error.outcome, error.detail) == ("timeout", "no whole answer in 3 s")
+    assert str(error) == "timeout: no whole answer in 3 s"
 
 
 def test_a_client_can_be_pickled() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,13 @@ import pytest
 
 from turncredit.retrieval import FusedRetriever, Retriever, bm25_retriever, lexical_retriever
 from turncredit.retrieval.__main__ import main
-from turncredit.retrieval.ann import FaissIndex, bytes_per_vector, new_index, on_device
+from turncredit.retrieval.ann import (
+    FaissIndex,
+    bytes_per_vector,
+    check_parameters,
+    new_index,
+    on_device,
+)
 from turncredit.retrieval.build import build_index
 from turncredit.retrieval.encoders import FAMILIES, TransformerEncoder, encoder_from_name
 from turncredit.retrieval.index import FlatIndex, Hit
@@ -153,8 +160,48 @@ def test_search_parameters_reach_the_index(corpus: Path) -> None:
     assert [[h.position for h in hits] for hits in everywhere.search(queries, 9)] == [
         [h.position for h in hits] for hits in exact.search(queries, 9)
     ]
-    with pytest.raises(ValueError, match="search parameters 'nonsense=1'"):
-        load_index(folder, Bags(), parameters="nonsense=1")
+
+
+KINDS = {
+    "Flat": "none",
+    "HNSW8": "efSearch",
+    "IVF8,Flat": "nprobe",
+    "IVF8_HNSW8,Flat": "nprobe, quantizer_efSearch",
+    "PCA16,HNSW8": "efSearch",
+}
+
+
+@pytest.mark.parametrize("factory", KINDS)
+def test_a_parameter_that_an_index_has_not_is_refused_naming_both(factory: str) -> None:
+    index, names = new_index(32, factory), KINDS[factory].split(", ")
+    for name in ("nprobe", "efSearch", "quantizer_efSearch", "verbose", "nonsense", ""):
+        if name in names:
+            check_parameters(index, f"{name}=7", factory)
+            continue
+        with pytest.raises(ValueError) as caught:
+            check_parameters(index, f"{name}=7", factory)
+        assert str(caught.value) == (
+            f"search parameter '{name}=7': index {factory!r} has {KINDS[factory]}"
+        )
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "2.7", "nan", "1e30", "x", "", " 2", str(2**31)])
+@pytest.mark.parametrize(("factory", "name"), [("HNSW8", "efSearch"), ("IVF8,Flat", "nprobe")])
+def test_a_parameter_is_a_whole_number_from_1(factory: str, name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}={value}': give {name} a whole number from 1"):
+        check_parameters(new_index(32, factory), f"{name}={value}", factory)
+
+
+def test_a_wrong_parameter_is_refused_before_the_index_is_read(corpus: Path) -> None:
+    folder = built(corpus, "IVF8,Flat")
+    size = (folder / "index.faiss").stat().st_size
+    (folder / "index.faiss").write_bytes(bytes(size))
+    with pytest.raises(ValueError, match="'efSearch=64': index 'IVF8,Flat' has nprobe"):
+        load_index(folder, Bags(), parameters="efSearch=64")
+    with pytest.raises(ValueError, match="nprobe comes twice"):
+        load_index(folder, Bags(), parameters="nprobe=2,nprobe=3")
+    with pytest.raises(ValueError, match="search parameter '': index"):
+        load_index(folder, Bags(), parameters="nprobe=2,")
 
 
 def built_flat(corpus: Path) -> Path:
@@ -566,16 +613,49 @@ def test_killed_at_some_shard_the_command_goes_on_and_ends_in_equal_bytes(
 def test_what_is_wrong_is_one_sentence_and_a_status(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    corpus, empty = write_corpus(tmp_path / "corpus.jsonl", 3), tmp_path / "empty.jsonl"
+    corpus.write_text(corpus.read_text() + corpus.read_text().split("\n")[0] + "\n")
+    assert main(command(corpus, model, tmp_path / "index")) == 1
+    assert "lines 1 and 4: both have the id" in capsys.readouterr().err
+    empty.touch()
+    assert main(command(empty, model, tmp_path / "index")) == 1
+    assert "empty.jsonl has no rows" in capsys.readouterr().err
     corpus = write_corpus(tmp_path / "corpus.jsonl", 3)
     corpus.write_text(corpus.read_text() + "[]\n")
     assert main(command(corpus, model, tmp_path / "index")) == 1
     expected = f"build: {corpus}, line 4: not a passage (a list, not an object)"
     assert capsys.readouterr().err.strip().splitlines()[-1] == expected
-    assert main(["serve", str(tmp_path / "nowhere"), "--encoder", f"e5:{model}"]) == 1
-    assert "nowhere/manifest.json" in capsys.readouterr().err
+    encoder = ["--encoder", f"e5:{model}"]
+    for unusable in (
+        [*command(tmp_path / "nowhere", model, tmp_path / "index")],
+        [*command(corpus, model, tmp_path / "index"), "--index", "HNWS32"],
+        [*command(corpus, model, tmp_path / "index"), "--shard-size", "0"],
+        ["serve", str(tmp_path / "nowhere"), *encoder, "--port", str(free_port())],
+        ["serve", str(tmp_path / "nowhere"), "--encoder", "gte:folder"],
+        ["serve", str(tmp_path / "nowhere"), *encoder, "--host", "no such host"],
+    ):
+        assert main(unusable) == 2, unusable
+        assert capsys.readouterr().err.strip().splitlines()[-1].startswith(f"{unusable[0]}: ")
 
 
-@pytest.mark.parametrize("port", ["0", "65536", "-1", "x"])
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_a_port_in_use_is_a_sentence_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["serve", str(tmp_path / "nowhere"), "--port", str(port)]) == 2
+    assert f"serve: cannot listen on host '127.0.0.1', port {port}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "x", "", "9" * 5000])
 def test_a_port_that_is_none_is_a_sentence(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["serve", "folder", f"--port={port}"])
@@ -587,14 +667,15 @@ def test_what_was_built_is_served_on_this_machine_with_its_manifest(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus, out, served = write_corpus(tmp_path / "corpus.jsonl", 40), tmp_path / "index", []
+    port = free_port()
     monkeypatch.setattr(
         "turncredit.retrieval.__main__.serve",
         lambda retriever, **options: served.append((retriever, options)),
     )
     assert main(command(corpus, model, out)) == 0
-    assert main(["serve", str(out), "--encoder", f"e5:{model}", "--port", "9"]) == 0
+    assert main(["serve", str(out), "--encoder", f"e5:{model}", "--port", str(port)]) == 0
     [(retriever, options)] = served
-    assert options["host"] == "127.0.0.1" and options["port"] == 9
+    assert options["host"] == "127.0.0.1" and options["port"] == port
     assert options["manifest"] == read_manifest(out)
     [hits] = retriever.search(["amber birch"], 3)
     assert len(hits) == 3 and retriever.documents[hits[0].position].title.startswith("page ")

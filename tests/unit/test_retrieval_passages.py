@@ -98,6 +98,14 @@ BAD_ROWS = {
     "contents a long list": b'{"id": "1", "contents": [' + b"1, " * 100_000 + b"1]}",
     "id a long list": b'{"id": [' + b"1, " * 100_000 + b'1], "contents": "a"}',
     "nested": b"[" * 100_000,
+    "a key twice": b'{"id": "1", "id": "2", "contents": "a"}',
+    "a long key twice": b'{"id": "1", "contents": "a", "%s": 1, "%s": 1}' % ((b"x" * 999,) * 2),
+    "a key twice, nested": b'{"id": "1", "contents": "a", "more": [{"x": 1, "x": 1}]}',
+    "NaN": b'{"id": "1", "contents": "a", "score": NaN}',
+    "Infinity": b'{"id": "1", "contents": "a", "score": Infinity}',
+    "-Infinity": b'{"id": "1", "contents": "a", "score": [-Infinity]}',
+    "a number too large": b'{"id": "1", "contents": "a", "score": 1e999}',
+    "a number of many digits": b'{"id": "1", "contents": "a", "score": ' + b"9" * 9999 + b"}",
 }
 
 
@@ -112,6 +120,12 @@ def test_a_malformed_row_is_named_by_file_and_line(tmp_path: Path, bad: bytes) -
             read(passages)
         assert len(str(caught.value)) < len(str(path)) + 200
     assert passages[3].id == "0"
+
+
+def test_what_json_allows_is_still_read(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(b'{"id": "1", "contents": "NaN", "a": {"x": 1}, "b": {"x": -1.5e300}}\r\n')
+    assert list(PassageFile(path)) == [Passage("1", "NaN", "")]
 
 
 def test_a_gzipped_corpus_is_told_to_be_unpacked(tmp_path: Path) -> None:

@@ -254,9 +254,12 @@ def test_a_failing_search_is_a_500_and_the_server_goes_on(caplog) -> None:
 def test_it_listens_to_this_machine_unless_told_otherwise(monkeypatch) -> None:
     asked = {}
     monkeypatch.setattr(uvicorn, "run", lambda app, **options: asked.update(options))
-    serve(lexical_retriever(DOCUMENTS))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    serve(lexical_retriever(DOCUMENTS), port=port)
     assert asked["host"] == "127.0.0.1"
-    serve(lexical_retriever(DOCUMENTS), host="0.0.0.0")
+    serve(lexical_retriever(DOCUMENTS), port=port, host="0.0.0.0")
     assert asked["host"] == "0.0.0.0"
 
 
@@ -342,5 +345,12 @@ def test_a_port_in_use_is_no_silent_success(address: str) -> None:
     host, port = urlsplit(address).hostname, urlsplit(address).port
     with socket.socket() as probe:
         assert probe.connect_ex((host, port)) == 0
-    with pytest.raises(SystemExit):
+    with pytest.raises(OSError, match=f"cannot listen on host '127.0.0.1', port {port}: .*in use"):
+        serve(lexical_retriever(DOCUMENTS), port=port)
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536, 2**40, True, "80", 1.5], ids=repr)
+def test_a_port_that_is_none_is_refused_naming_it(port: object, monkeypatch) -> None:
+    monkeypatch.setattr(uvicorn, "run", lambda app, **options: None)
+    with pytest.raises(ValueError, match=f"port {port!r} is not from 1 to 65535"):
         serve(lexical_retriever(DOCUMENTS), port=port)

@@ -1,6 +1,7 @@
 """Token in, token out: what a trajectory records is what the policy was fed and what it sampled."""
 
 import ast
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -315,6 +316,33 @@ def test_evaluation_rows_by_hand():
     assert rows["all"]["answer_first"] == 1.0
 
 
+def test_evaluation_rows_leave_out_what_an_error_ended():
+    asked = [q if n < 3 else replace(q, hops=()) for n, q in enumerate(questions(6))]
+    scripts = [
+        f"<answer> {q.answers[0] if n else 'western'} </answer>" for n, q in enumerate(asked)
+    ]
+    played = rolled(ScriptedPolicy(scripts, WORDS), synthetic_environment(), asked)
+    parts = {"turns": (), "reward": None, "success": False, "stop_reason": "error"}
+    lost = [replace(t, **parts) if n > 1 else t for n, t in enumerate(played)]
+    row, none, some = evaluation_rows(asked, lost)
+    (kept,) = evaluation_rows(asked[:2], played[:2])
+    counts = {"questions": 6, "missing_rewards": 4, "lost": 4}
+    assert row == kept | counts, "the shares are those of the others"
+    assert (some["hops"], some["questions"], some["lost"]) == ("2", 3, 1)
+    assert (none["hops"], none["questions"], none["lost"]) == ("0", 3, 3)
+    assert all(math.isnan(none[name]) for name in none.keys() - {"hops", *counts})
+
+
+def test_an_evaluation_without_an_outcome_is_no_failure():
+    """A question without usable answer: what was done is known, whether it was right is not."""
+    asked = [replace(questions(2)[0], answers=("the",)), questions(2)[1]]
+    scripts = ["<answer> western </answer>", f"<answer> {asked[1].answers[0]} </answer>"]
+    played = rolled(ScriptedPolicy(scripts, WORDS), synthetic_environment(), asked)
+    (row,) = evaluation_rows(asked, played)
+    assert (row["exact_match"], row["missing_rewards"], row["lost"]) == (1.0, 1, 0)
+    assert (row["questions"], row["standard_error"], row["answer_first"]) == (2, 0.0, 1.0)
+
+
 def test_the_evaluation_set_hash_knows_texts_answers_and_order():
     asked = questions(3)
     base = evaluation_set_hash(asked)
@@ -358,7 +386,7 @@ def test_question_rows_hold_bins_and_outcomes_and_say_what_is_missing():
     played = rolled(ScriptedPolicy(scripts, WORDS), synthetic_environment(), asked)
     unusable, unknown = question_rows(asked, played)
     assert (unusable["question_id"], unusable["hops"]) == (asked[0].id, "2 hops")
-    assert (unusable["reward"], unusable["success"], unusable["grounded"]) == (None, False, False)
+    assert (unusable["reward"], unusable["success"], unusable["grounded"]) == (None, None, False)
     assert (unknown["hops"], unknown["grounded"]) == ("unknown", None)
     assert (unknown["reward"], unknown["success"]) == (1.0, True)
     assert (unknown["turns"], unknown["stop_reason"]) == (1, "answer")

@@ -4,7 +4,9 @@ import asyncio
 import math
 import random
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 from play import (
@@ -28,6 +30,7 @@ from turncredit.evaluation import evaluate
 from turncredit.policies.protocol import Message
 from turncredit.rollout import asynchronous, lockstep
 from turncredit.rollout.lockstep import sample
+from turncredit.run_checks import check_run
 from turncredit.seeding import derive, torch_stream
 from turncredit.training import new_optimiser, train
 
@@ -374,10 +377,12 @@ def test_a_step_trains_on_what_an_error_left(turn):
     once = replace(TRAINING, steps=1, questions_per_step=2)
     optimiser, environment = new_optimiser(model, once), coin_environment(0.3)
     (log,) = train(model, optimiser, WORDS, environment, SMALL, PLAIN, once, seed=0)
-    assert log.metrics["missing_rewards"] == 1
+    assert (log.metrics["missing_rewards"], log.metrics["lost"]) == (1, 1)
     assert [t.stop_reason for t in log.trajectories].count("error") == 1
     assert len(log.trajectories[3].turns) == turn
     assert log.metrics["gradient_norm"] > 0
+    task = SimpleNamespace(training=once, policy=None)
+    check_run(pd.DataFrame([{"step": 0} | log.metrics]), task, "t/a/seed_0", {})  # is trusted
     assert all(math.isfinite(log.metrics[name]) for name in ("loss", "reward", "entropy"))
 
 

@@ -29,7 +29,7 @@ LANGUAGE_MODEL = HuggingFaceSettings(
 )
 STEPS, WARM_UP = 5, 2
 COLUMNS = (
-    "loss", "gradient_norm", "missing_rewards", "mean_abs_logprob_diff", "ratio_max",
+    "loss", "gradient_norm", "missing_rewards", "lost", "mean_abs_logprob_diff", "ratio_max",
     "zero_variance_groups",
 )  # fmt: skip
 
@@ -43,7 +43,7 @@ def task(**policy) -> TaskSettings:
 
 def table(steps: int = STEPS, **changes) -> pd.DataFrame:
     """A sound run: finite, no reward missing, engines in agreement, ratios that moved."""
-    sound = {"loss": 0.1, "gradient_norm": 1.0, "missing_rewards": 0}
+    sound = {"loss": 0.1, "gradient_norm": 1.0, "missing_rewards": 0, "lost": 0}
     sound |= {"mean_abs_logprob_diff": 1e-6, "ratio_max": 1.1, "zero_variance_groups": 0.5}
     return pd.DataFrame({"step": range(steps)} | {k: [v] * steps for k, v in sound.items()}).assign(
         **changes
@@ -70,7 +70,7 @@ def test_a_number_that_is_none_is_refused_whichever_column_holds_it(column, row)
     rows.loc[row, column] = np.nan
     with pytest.raises(ValueError, match=r"run t/a/seed_0 has a .*not a number"):
         check(rows)
-    if row == STEPS - 1 and column != "missing_rewards":
+    if row == STEPS - 1 and column not in ("missing_rewards", "lost"):
         check(rows, reason=NON_FINITE)
 
 
@@ -102,8 +102,23 @@ def test_engines_may_differ_by_what_their_precision_leaves(policy, sound, broken
         check(one, task(**policy))
 
 
-def test_missing_steps_and_rewards_are_refused():
+def test_missing_steps_are_refused():
     with pytest.raises(ValueError, match="has 4 of 5 steps"):
         check(table(4))
-    with pytest.raises(ValueError, match="has missing rewards"):
-        check(table(missing_rewards=1))
+
+
+@pytest.mark.parametrize("step", [0, STEPS - 1])
+@pytest.mark.parametrize(("missing", "lost"), [(1, 0), (0, 1), (2, 1), (1, 2)])
+def test_a_reward_may_be_missing_only_where_a_loss_is_counted(step, missing, lost):
+    """The engine goes on after an error by design; a reward nobody gave is another matter."""
+    counts = pd.DataFrame({"missing_rewards": [0] * STEPS, "lost": 0})
+    counts.loc[step] = lost
+    check(table(**counts))
+    counts.loc[step, "missing_rewards"] = missing
+    with pytest.raises(ValueError, match=f"{missing} missing .* {lost} lost .*at step {step}"):
+        check(table(**counts))
+
+
+def test_counts_that_add_up_over_the_run_alone_are_refused():
+    with pytest.raises(ValueError, match="1 missing rewards for 0 lost trajectories at step 0"):
+        check(table(missing_rewards=[1, 0, 0, 0, 0], lost=[0, 1, 0, 0, 0]))

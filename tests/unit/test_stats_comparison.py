@@ -85,22 +85,12 @@ def test_a_difference_far_from_zero_has_limits():
     assert 0 < far.low < far.value < far.high < math.inf
 
 
-def test_paired_effect_size_by_hand_and_counts_seeds_alone():
-    found = stats.paired_effect_size({0: 1, 1: 2, 2: 4, 5: 1}, {0: 0, 1: 0, 2: 0, 6: 1})
-    d = (7 / 3) / math.sqrt(7 / 3)
-    factor = math.exp(math.lgamma(1.0) - math.lgamma(0.5))
-    assert found.value == pytest.approx(d * factor)
-    assert (found.n, found.missing) == (3, 2)
-
-
 @pytest.mark.parametrize(
     "found",
     [
         stats.effect_size([1.0, 1.0, 1.0], [1.0, 1.0]),
         stats.effect_size([1.0, 2.0], []),
         stats.effect_size([1.0, NAN], [2.0, 3.0]),
-        stats.paired_effect_size({0: 1.0, 1: 2.0}, {0: 0.0, 1: 0.0}),
-        stats.paired_effect_size({0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 1.0, 2: 2.0}),
     ],
 )
 def test_no_effect_size_without_spread_or_values(found):

@@ -36,23 +36,6 @@ def test_fishers_test_keeps_its_level():
     assert max(stats.fisher_power(r, r, 16) for r in (0.1, 0.3, 0.5)) <= 0.05
 
 
-def test_power_within_blocks_follows_the_rates():
-    fair = stats.block_power([0.5] * 4, [0.2] * 4, 10, experiments=500, seed=0)
-    # 40 seeds an arm: the mid-p test has about 0.82 where Fisher's has 0.75.
-    assert 0.76 <= fair <= 0.88
-    none = stats.block_power([0.75, 0.25] * 2, [0.75, 0.25] * 2, 10, experiments=500, seed=0)
-    assert none <= 0.08
-    assert stats.block_power([0.5] * 4, [0.2] * 4, 10, experiments=500, seed=0) == fair
-
-
-def test_the_order_of_the_blocks_and_of_the_arms_does_not_matter_to_the_power():
-    a, b = [0.9, 0.5], [0.3, 0.2]
-    forth = stats.block_power(a, b, 6, experiments=400, seed=1)
-    assert stats.block_power(b, a, 6, experiments=400, seed=2) == pytest.approx(forth, abs=0.12)
-    with pytest.raises(ValueError, match="1 blocks, b 2"):
-        stats.block_power([0.5], [0.5, 0.2], 5, seed=0)
-
-
 def test_power_of_the_t_test():
     # R: power.t.test(n = 20, delta = 1, sd = 1); power.t.test(power = .9, delta = 1): n = 22.02.
     assert stats.mean_power(1.0, 1.0, 20) == pytest.approx(0.8689528, abs=1e-6)

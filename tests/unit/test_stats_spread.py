@@ -26,6 +26,33 @@ def test_ratio_of_standard_deviations_by_leaving_out_each_value():
     assert (found.n, found.missing) == (7, 0)
 
 
+def test_with_blocks_of_two_whole_blocks_are_left_out():
+    a, b = {0: [1.0, 2.0], 1: [4.0, 9.0], 2: [0.0, 3.0]}, {0: [1.0, 3.0, 4.0, 4.5]}
+    found = stats.sd_ratio(a, b)
+    squares = [1 / 2, 25 / 2, 9 / 2]  # of the differences, over two
+    logs = np.log([(sum(squares) - one) / 2 for one in squares])
+    variance = 2 / 3 * float(np.sum((logs - logs.mean()) ** 2))
+    one = b[0]
+    logs = [np.log(np.var(one[:i] + one[i + 1 :], ddof=1)) for i in range(4)]
+    variance += 3 / 4 * float(np.sum((logs - np.mean(logs)) ** 2))
+    half = distributions.t.ppf(0.975, 2 + 3) * math.sqrt(variance) / 2
+    assert found.value == pytest.approx(math.sqrt(sum(squares) / 3) / np.std(one, ddof=1))
+    assert found.high == pytest.approx(found.value * math.exp(half))
+    two = stats.sd_ratio({0: a[0], 1: a[1]}, b)  # two blocks tell too little
+    assert math.isnan(two.low) and not math.isnan(two.value)
+
+
+@pytest.mark.parametrize("population", ["normal", "exponential"])
+def test_coverage_with_four_blocks_of_two(population):
+    """400 experiments: the standard error of 0.93 is 0.013."""
+    generator, covered = np.random.default_rng(0), 0
+    for _ in range(400):
+        a, b = (dict(enumerate(getattr(generator, population)(size=(4, 2)))) for _ in range(2))
+        found = stats.sd_ratio(a, b)
+        covered += found.low <= 1 <= found.high
+    assert 0.89 <= covered / 400 <= 0.98
+
+
 def test_what_separates_the_blocks_is_not_spread():
     a, b = {0: [1.0, 2.0, 4.0], 1: [1.0, 5.0, 7.0]}, {0: [0.0, 3.0, 4.0], 1: [2.0, 2.5, 9.0]}
     far = {0: a[0], 1: [x + 100 for x in a[1]]}

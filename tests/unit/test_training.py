@@ -22,6 +22,7 @@ from turncredit.batching import from_trajectories
 from turncredit.checkpoints import load_checkpoint, save_checkpoint
 from turncredit.credit import assign_credit
 from turncredit.records import Trajectory, Turn
+from turncredit.signals import outcome_shares
 from turncredit.training import (
     Method,
     TrainingSettings,
@@ -201,10 +202,31 @@ def test_missing_rewards_are_counted_and_left_out_of_the_mean():
     batch = from_trajectories(trajectories, group_ids=[0, 0, 0])
     metrics = training.step_metrics(trajectories, batch, assign_credit(batch, weight="none"))
     assert (metrics["reward"], metrics["missing_rewards"]) == (0.5, 1)
-    assert (metrics["success"], metrics["tokens"]) == (pytest.approx(2 / 3), 7)
+    assert (metrics["success"], metrics["tokens"]) == (0.5, 7), "nor is its success known"
+    assert metrics["lost"] == 0, "no error ended it"
     missing = batch.replace(rewards=torch.full((3,), math.nan))
     assert training.zero_variance_share(missing) == 1.0
     assert training.zero_variance_share(batch) == 0.0
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+def test_what_an_error_ended_is_counted_and_changes_no_share(turns):
+    """Missing is not zero: no failure, no opening without a search, no short trajectory."""
+    whole = hand_made()
+    lost = replace(whole[0], turns=whole[0].turns[:turns], reward=None, success=False)
+    lost = replace(lost, stop_reason="error", grounded=False)
+
+    def metrics_of(trajectories):
+        batch = from_trajectories(trajectories, group_ids=[0] * len(trajectories))
+        credit = assign_credit(batch, weight="none")
+        return training.step_metrics(trajectories, batch, credit)
+
+    whole = [replace(t, grounded=True) for t in whole]
+    before, after = metrics_of(whole), metrics_of([*whole, lost, lost])
+    assert (after["missing_rewards"], after["lost"]) == (2, 2)
+    assert (before["missing_rewards"], before["lost"]) == (0, 0)
+    for name in ("reward", "success", *outcome_shares(whole)):
+        assert after[name] == before[name], name
 
 
 @pytest.mark.parametrize(

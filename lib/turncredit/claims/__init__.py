@@ -4,7 +4,15 @@
 takes a claim's number out of the table of outcomes, `judge` decides.
 """
 
-from turncredit.claims.judge import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, ROW, decide, judge
+from turncredit.claims.judge import (
+    FEWEST_SEEDS,
+    NOT_REPRODUCED,
+    NOT_TESTABLE,
+    REPRODUCED,
+    ROW,
+    decide,
+    judge,
+)
 from turncredit.claims.records import (
     CLAIMS,
     QUANTITIES,
@@ -16,6 +24,7 @@ from turncredit.claims.records import (
 
 __all__ = [
     "CLAIMS",
+    "FEWEST_SEEDS",
     "NOT_REPRODUCED",
     "NOT_TESTABLE",
     "QUANTITIES",

@@ -3,8 +3,9 @@
 The interval decides.  Reproduced: it lies wholly where the claim holds.  Not reproduced: it lies
 wholly where the claim does not hold (contradicted), or it leaves open whether the claim holds but
 excludes the effect that was published (ruled out).  Else these seeds cannot tell, which is no
-verdict on the claim: not testable here, and the reason says "undecided at n seeds".  Too few seeds,
-no runs, no number or no interval are not testable here as well, never a verdict.
+verdict on the claim: not testable here, and the reason says "undecided at n seeds".  No claim asks
+for a number of seeds of its own: few seeds have a wide interval.  No runs, no number, no interval
+or fewer than `FEWEST_SEEDS` are not testable here as well, never a verdict.
 """
 
 import math
@@ -13,12 +14,15 @@ from typing import Any
 
 import pandas as pd
 
-from turncredit.claims.measure import Measured, measure
+from turncredit.claims.measure import Measured, columns, measure
 from turncredit.claims.records import KEYS, Claim, Measurement
 
 REPRODUCED = "reproduced"
 NOT_REPRODUCED = "not reproduced"
 NOT_TESTABLE = "not testable here"
+
+FEWEST_SEEDS = 4
+"""Of each arm; fewer are never a verdict, since what three of them share may be chance."""
 
 ROW = (
     *"claim task source sentence published ours low high level".split(),
@@ -51,13 +55,20 @@ def judge(
 
 def decide(measured: Measured, measurement: Measurement) -> tuple[str, str]:
     """Verdict and reason from the interval, the number of seeds and the published effect."""
-    needed, seeds = measurement.seeds, measured.seeds
+    verdict, reason = _decided(measured, measurement)
+    return verdict, f"{reason}; {measurement.note}" if measurement.note else reason
+
+
+def _decided(measured: Measured, measurement: Measurement) -> tuple[str, str]:
+    """Without the note."""
+    seeds, probed = measured.seeds, measurement.rule == "probe"
+    basis = "over the states of one run" if probed else f"at {seeds} seeds"
     if seeds == 0:
         return NOT_TESTABLE, "no run has this number"
-    if seeds < needed:
-        return NOT_TESTABLE, f"{seeds} seeds have this number, {needed} are needed"
+    if seeds < FEWEST_SEEDS and not probed:
+        return NOT_TESTABLE, f"seeds with this number: {seeds}, needed: {FEWEST_SEEDS}"
     if any(map(math.isnan, (measured.value, measured.low, measured.high))):
-        return NOT_TESTABLE, f"no interval at {seeds} seeds"
+        return NOT_TESTABLE, f"no interval {basis}"
     least, greatest = measurement.inside
     above, below = (
         least is None or measured.low > least,
@@ -66,23 +77,24 @@ def decide(measured: Measured, measurement: Measurement) -> tuple[str, str]:
     claimed = _region(measurement.inside)
     if above and below:
         return REPRODUCED, f"the interval lies {claimed}"
-    if (least is not None and measured.high <= least) or (
-        greatest is not None and measured.low >= greatest
+    # Equal runs on the very bound, such as two arms that never act, contradict nothing.
+    if (least is not None and measured.low < least >= measured.high) or (
+        greatest is not None and measured.high > greatest <= measured.low
     ):
         return NOT_REPRODUCED, f"contradicted: no part of the interval lies {claimed}"
     effect = measurement.effect
     if effect is not None and not measured.low <= effect <= measured.high:
         return NOT_REPRODUCED, f"the published effect of {effect:g} is ruled out"
-    return NOT_TESTABLE, f"undecided at {seeds} seeds: the interval lies only partly {claimed}"
+    return NOT_TESTABLE, f"undecided {basis}: the interval lies only partly {claimed}"
 
 
 def _judged(
     claim: Claim, task: str, table: pd.DataFrame, level: float, seed: int
 ) -> dict[str, Any]:
-    names = [*claim.test.quantity, *(["shifted"] if claim.test.among == "shifted" else [])]
-    absent = [name for name in names if name not in table]
+    absent = [name for name in columns(claim.test) if name not in table]
     if absent:
-        reason = f"the outcomes have no column {absent[0]}"
+        ends = f"; {claim.test.note}" if claim.test.note else ""
+        reason = f"the outcomes have no column {absent[0]}{ends}"
         return _row(claim, task, None, level, NOT_TESTABLE, reason)
     measured = measure(claim.test, task, table, level=level, seed=seed)
     return _row(claim, task, measured, level, *decide(measured, claim.test))

@@ -24,6 +24,14 @@ class Measured:
     """Files the numbers came from."""
 
 
+def columns(measurement: Measurement) -> list[str]:
+    """The columns of the table of outcomes that a measurement reads, beside the keys."""
+    names = list(measurement.quantity)
+    ends = ("low", "high") if measurement.rule == "probe" else ()
+    shifted = ["shifted"] if measurement.among == "shifted" else []
+    return [*names, *(f"{names[0]}_{end}" for end in ends), *shifted]
+
+
 def measure(
     measurement: Measurement, task: str, table: pd.DataFrame, *, level: float, seed: int
 ) -> Measured:
@@ -33,16 +41,15 @@ def measure(
     """
     names = [measurement.arm, *([measurement.reference] if measurement.reference else [])]
     arms = [_runs(measurement, table, task, name) for name in names]
+    if measurement.rule == "probe":
+        return _probed(arms[0])
     known = [int(arm["value"].notna().sum()) for arm in arms]
     missing = sum(map(len, arms)) - sum(known)
-    estimate, seeds = _RULES[measurement.rule](arms, level, seed), min(known)
+    found, seeds = _RULES[measurement.rule](arms, level, seed), min(known)
     if measurement.rule == "difference":
-        seeds, missing = estimate.n, estimate.missing
-    value = getattr(estimate, "mean", None)
-    value = estimate.value if value is None else value
-    return Measured(
-        value, estimate.low, estimate.high, seeds, missing, _files(pd.concat(arms)["run"])
-    )
+        seeds, missing = found.n, found.missing
+    runs = _files(pd.concat(arms)["run"])
+    return Measured(found.value, found.low, found.high, seeds, missing, runs)
 
 
 def _runs(measurement: Measurement, table: pd.DataFrame, task: str, arm: str) -> pd.DataFrame:
@@ -54,15 +61,24 @@ def _runs(measurement: Measurement, table: pd.DataFrame, task: str, arm: str) ->
     if measurement.among == "shifted":
         runs = runs[runs["shifted"] == 1]
     parts = [factor * runs[name].astype(float) for name, factor in measurement.quantity.items()]
-    return runs[[*KEYS]].assign(value=sum(parts))  # NaN in a part is NaN in the sum
+    found = runs[[*KEYS]].assign(value=sum(parts))  # NaN in a part is NaN in the sum
+    if measurement.rule == "probe":
+        (name,) = measurement.quantity
+        found = found.assign(low=runs[f"{name}_low"], high=runs[f"{name}_high"])
+    return found
 
 
 def _by_block(runs: pd.DataFrame) -> dict:
-    return {block: group["value"].tolist() for block, group in runs.groupby("block", sort=True)}
+    return stats.by_block(runs["value"], runs["block"])
 
 
-def _by_seed(runs: pd.DataFrame) -> dict[int, float]:
-    return dict(zip(runs["seed"], runs["value"], strict=True))
+def _probed(runs: pd.DataFrame) -> Measured:
+    """The number of the only run that has one, with its own interval; of several, their mean."""
+    runs = runs[runs["value"].notna()]
+    ends = (math.nan, math.nan)
+    if len(runs) == 1:
+        ends = float(runs["low"].iloc[0]), float(runs["high"].iloc[0])
+    return Measured(float(runs["value"].mean()), *ends, len(runs), 0, _files(runs["run"]))
 
 
 def _mean(arms: list[pd.DataFrame], level: float, seed: int) -> stats.Interval:
@@ -71,7 +87,7 @@ def _mean(arms: list[pd.DataFrame], level: float, seed: int) -> stats.Interval:
 
 def _difference(arms: list[pd.DataFrame], level: float, seed: int) -> stats.Interval:
     blocks = {s: b for arm in arms for s, b in zip(arm["seed"], arm["block"], strict=True)}
-    pairs = [_by_seed(arm) for arm in arms]
+    pairs = [dict(zip(arm["seed"], arm["value"], strict=True)) for arm in arms]
     return stats.block_paired_difference(*pairs, blocks, level=level, seed=seed)
 
 

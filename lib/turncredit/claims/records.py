@@ -18,7 +18,7 @@ _WINDOWS = (
 QUANTITIES = (
     *"collapsed shifted exact_match grounded search_first turns turns_sd malformed".split(),
     *"reward_end entropy_early entropy_end clip_fraction_max mismatch_max".split(),
-    *"probe_pearson probe_sign_agreement".split(),
+    *"entropy_turn_0_rise probe_pearson probe_sign_agreement".split(),
     *(f"{name}_{period}" for name in _WINDOWS for period in ("before", "after")),
 )
 """Columns that a claim may measure, a number per run; NaN where a run has none.
@@ -27,8 +27,10 @@ collapsed, shifted: 1 or 0.  exact_match, grounded, search_first, turns, turns_s
 deviation over trajectories), malformed: of the final evaluation.  reward_end, entropy_end: means
 over the last steps, entropy_early over the first.  clip_fraction_max, mismatch_max: greatest of any
 step.  ..._before, ..._after: means over the steps that `stats.windows` puts around the shift, or at
-the two ends of a run without one.  probe_...: agreement of AEM's coefficients with sampled
-surprisals.  Shares of 1, not percent; entropies in nats.
+the two ends of a run without one.  entropy_turn_0_rise: greatest mean of as many successive steps
+after the first ones, minus the mean of those: one rule for every run, whether it shifts or not.
+probe_...: agreement of AEM's coefficients with sampled surprisals over the states of one run, with
+its interval over these in ..._low and ..._high.  Shares of 1, not percent; entropies in nats.
 """
 
 
@@ -38,9 +40,10 @@ class Measurement:
 
     KIND = "measured"
 
-    rule: Literal["mean", "share", "difference", "share_difference", "sd_ratio"]
+    rule: Literal["mean", "share", "difference", "share_difference", "sd_ratio", "probe"]
     """mean, share: of `arm`; difference (paired by seed), share_difference: `arm` minus
-    `reference`; sd_ratio: standard deviation over seeds, `arm` over `reference`."""
+    `reference`; sd_ratio: standard deviation over seeds, `arm` over `reference`; probe: of the one
+    run of `arm` that was probed, with the interval over its states."""
     quantity: dict[str, float]
     """The number of a run: a sum of columns, each times its factor."""
     among: Literal["all", "shifted"]
@@ -53,15 +56,15 @@ class Measurement:
     """Least and greatest value for which the claim holds, both excluded; null: no bound."""
     effect: float | None
     """The published size of the same quantity, null if it is unknown or not comparable here."""
-    seeds: int
-    """Fewest seeds, of each arm, from which a verdict is drawn."""
+    note: str
+    """In what the test departs from the source, the end of every reason; "": in nothing more."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.quantity if name not in QUANTITIES]
         if unknown or not self.quantity:
             named = repr(unknown[0]) if unknown else "nothing"
             raise ValueError(f"quantity names {named}; known: {', '.join(QUANTITIES)}")
-        if (self.reference is None) != (self.rule in ("mean", "share")):
+        if (self.reference is None) != (self.rule in ("mean", "share", "probe")):
             raise ValueError(f"reference = {self.reference!r} does not suit rule {self.rule!r}")
         if len(self.inside) != 2 or self.inside == (None, None):
             raise ValueError(f"inside = {list(self.inside)} is not [least, greatest]")
@@ -71,8 +74,8 @@ class Measurement:
             raise ValueError(f"effect = {self.effect} is outside {list(self.inside)}")
         if not self.tasks:
             raise ValueError("tasks is empty")
-        if self.seeds < 2:
-            raise ValueError(f"seeds = {self.seeds} must be at least 2")
+        if self.rule == "probe" and (len(self.quantity) > 1 or self.among != "all"):
+            raise ValueError("rule 'probe' takes one quantity, among all runs")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 from turncredit.answers import exact_match
 from turncredit.environments.actions import parse_action
-from turncredit.environments.oracle import Oracle
+from turncredit.environments.oracle import oracle_of
 from turncredit.environments.protocol import Step
 from turncredit.environments.reading import evidence, holds
 from turncredit.worlds.base import Question
@@ -29,7 +29,7 @@ def failures_of(**parts: Any) -> dict[str, int]:
     return dict(sorted(counted.items()))
 
 
-_WORKED = frozenset({"answered", "cached", "ok", "short"})
+_WORKED = frozenset({"answered", "cached", "ok", "short", "long"})
 
 
 class QuestionEpisode:
@@ -47,7 +47,8 @@ class QuestionEpisode:
         self.success = False
         self._evidence = evidence(question.hops[-1]) if question.hops else None
         self._grounded = False
-        self._oracle = Oracle(question) if question.hops else None
+        self._oracle = oracle_of(question, environment.settings)
+        self._shown: list[str] = []
         self._turns = 0
         self._invalid = 0
 
@@ -68,13 +69,13 @@ class QuestionEpisode:
 
     @property
     def oracle_turn(self) -> int | None:
-        """First turn off the path to the answer (`Oracle`), -1: none; None without known hops."""
+        """First turn off the path to the answer (`Oracle`), -1: none; None where it is unknown."""
         return None if self._oracle is None else self._oracle.first_wrong
 
-    def judge(self, action: str, argument: str) -> None:
+    def note_action(self, action: str, argument: str) -> None:
         """Let the oracle know of a turn; for who keeps a message from the tool it asked for."""
         if self._oracle is not None:
-            self._oracle.judge(action, argument)
+            self._oracle.take_note(action, argument)
 
     def step(self, message: str) -> Step:
         """Act on one message."""
@@ -82,7 +83,7 @@ class QuestionEpisode:
         protocol = self.environment.wording.protocol
         action, argument = parse_action(message, self.environment.actions, protocol=protocol)
         self._turns += 1
-        self.judge(action, argument)
+        self.note_action(action, argument)
         if action == "answer":
             correct = exact_match(argument, self.question.answers)
             self.success = bool(correct)
@@ -103,9 +104,10 @@ class QuestionEpisode:
         wording = self.environment.wording
         if action == "invalid":
             return wording.invalid
+        self._shown.clear()
         text = self._use(action, argument)
         if self._oracle is not None:
-            self._oracle.learn(action, text)
+            self._oracle.learn(self._shown, text if action == "search" else "")
         return wording.observation.replace("{text}", text)
 
     def _use(self, action: str, argument: str) -> str:
@@ -115,4 +117,5 @@ class QuestionEpisode:
     def _show(self, text: str) -> str:
         """Hand back a text that the policy is about to see, noting whether it is the evidence."""
         self._grounded = self._grounded or holds(text, self._evidence or "")
+        self._shown.append(text)
         return text

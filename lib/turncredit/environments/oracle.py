@@ -1,53 +1,112 @@
 """What a question still needs, turn by turn: the truth that entropy gates are compared with."""
 
+import functools
+from collections.abc import Sequence
+from typing import Any
+
 from turncredit.answers import exact_match, words
 from turncredit.environments.protocol import Episode
-from turncredit.environments.reading import holds
-from turncredit.worlds.base import Question
+from turncredit.environments.reading import (
+    cut,
+    evidence,
+    holds,
+    list_documents,
+    paragraphs,
+    parse_documents,
+)
+from turncredit.worlds.base import Document, Hop, Question
 
 
 class Oracle:
     """Follows one episode along the hops of its question and notes the first turn off the path.
 
-    On the path are, for the first hop whose paragraph was not shown yet, a search that names its
-    title and, once a search has listed it, a reading that does; after the last hop the right answer
-    and its verification.  A call that comes back empty was no mistake, and neither is to repeat it.
-    Everything else is wrong, a guess also if it happens to be right.  Where the world has lost the
-    paragraph that is needed next, nothing is wrong any more: only a guess can win.
+    On the path are, for the first hop whose evidence was not shown yet, a search that names its
+    title and, once the result of any search has named it, a reading that does; after the last hop
+    the right answer and its verification.  What was shown before its turn, as by a search for
+    another hop, may be looked up all the same, until it is shown in its turn.  A call that comes
+    back empty was no mistake, and neither is to repeat it; what a disturbance takes from the text
+    on its way to the policy counts as shown.  Everything else is wrong, a guess also if it happens
+    to be right.
+
+    Where the paragraph that is needed next cannot be shown, nothing is wrong any more, as only a
+    guess can win: the world has lost it, `can_show` says no, or a search has put its document first
+    and the passage ended before the evidence.
+
+    A query names a title by its words, so that one which lists every title is never wrong, and a
+    title within another one is named by both.  What a reading asks of its document is not judged.
     """
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: Question, settings: Any) -> None:
         self.first_wrong = -1
         """Turn of the first wrong action, -1 while there was none."""
         self._question = question
-        self._hop = 0
-        self._listed = False
+        self._passage: str | None = getattr(settings, "passage", None)
+        self._unread = self._due = question.hops  # never shown; not shown in their turn
+        self._lost = [hop for hop in question.hops if not can_show(hop, settings)]
+        self._listed = {document.title for document in parse_documents(question.text)}
         self._turns = 0
 
-    def judge(self, action: str, argument: str) -> None:
-        """Take note of the action of the next turn, whatever will come of it."""
+    def take_note(self, action: str, argument: str) -> None:
+        """Judge the action of the next turn, whatever will come of it."""
         if self.first_wrong < 0 and not self._is_needed(action, argument):
             self.first_wrong = self._turns
         self._turns += 1
 
-    def learn(self, action: str, text: str) -> None:
-        """Take note of what a tool has shown the policy."""
-        hops = self._question.hops
-        while self._hop < len(hops) and holds(text, hops[self._hop].paragraph):
-            self._hop, self._listed = self._hop + 1, False
-        if self._hop < len(hops) and action == "search":
-            self._listed |= _names(text, hops[self._hop].title)
+    def learn(self, shown: Sequence[str], listing: str = "") -> None:
+        """Take note of what a turn shows the policy, the texts that `grounded` goes by too.
+
+        `listing` is the whole result if the turn was a search.
+        """
+        stated = [hop for hop in self._due if shown and _hold(shown, evidence(hop))]
+        if stated:
+            self._unread = tuple(hop for hop in self._unread if hop not in stated)
+            self._due = self._due[self._due[0] in stated :]
+        if listing:
+            self._listed |= {hop.title for hop in self._due if _names(listing, hop.title)}
+        if listing and self._passage is not None:
+            self._lost += [hop for hop in self._unread if _is_first(listing, hop, self._passage)]
 
     def _is_needed(self, action: str, argument: str) -> bool:
-        hops = self._question.hops
-        if self._hop == len(hops):
-            right = bool(exact_match(argument, self._question.answers))
-            return action in ("answer", "external_verify") and right
-        hop = hops[self._hop]
-        if not hop.paragraph:
+        if self._unread and self._unread[0] in self._lost:
             return True
-        finds = action == "search" or (action == "read_chunk" and self._listed)
-        return finds and _names(argument, hop.title)
+        if not self._unread and action in ("answer", "external_verify"):
+            return bool(exact_match(argument, self._question.answers))
+        if action not in ("search", "read_chunk"):
+            return False
+        titles = {hop.title for hop in (*self._unread[:1], *self._due[:1])}
+        if action == "read_chunk":
+            titles &= self._listed
+        return any(_names(argument, title) for title in titles)
+
+
+def oracle_of(question: Question, settings: Any) -> Oracle | None:
+    """The oracle of a question; None without known hops, or without an answer that could match."""
+    usable = exact_match("", question.answers) is not None
+    return Oracle(question, settings) if question.hops and usable else None
+
+
+def can_show(hop: Hop, settings: Any) -> bool:
+    """Whether the evidence of a hop could be found and shown, as far as the hop itself can tell.
+
+    Not if the world has lost it, or if its title has no words that a query could name.  In deep
+    research a search must also be able to list the title, and one section of the paragraph, or the
+    text that a search shows, to hold the evidence.
+    """
+    reads = getattr(settings, "KIND", "") == "deep_research"
+    shown = _shown_at_best(hop, settings) if reads else [hop.paragraph]
+    return bool(words(hop.title)) and _hold(shown, evidence(hop))
+
+
+@functools.lru_cache(maxsize=4096)
+def _shown_at_best(hop: Hop, settings: Any) -> Sequence[str]:
+    """What deep research shows of a document that is this paragraph and nothing else."""
+    alone = [Document("", hop.title, hop.paragraph)]
+    listing = list_documents(alone, settings.header, settings.summary_characters)
+    shown = [listing] if "{text" in settings.header else []
+    if _names(listing, hop.title):
+        pieces = paragraphs(hop.paragraph, settings.minimum_paragraph)
+        shown += [cut(piece.text, settings.section_characters) for piece in pieces]
+    return shown
 
 
 def oracle_turn(episode: Episode, turns: int) -> int | None:
@@ -59,6 +118,26 @@ def oracle_turn(episode: Episode, turns: int) -> int | None:
     return -1 if turn is not None and turn >= turns else turn
 
 
+def note_action(episode: Any, action: str, argument: str) -> bool:
+    """Let an episode know of a turn whose message never reached it; False if it follows none."""
+    follow = getattr(episode, "note_action", None)
+    if follow is not None:
+        follow(action, argument)
+    return follow is not None
+
+
+def _hold(texts: Sequence[str], phrase: str) -> bool:
+    """Whether one of the texts holds a phrase."""
+    return any(holds(text, phrase) for text in texts)
+
+
 def _names(text: str, title: str) -> bool:
-    """Whether the words of a title stand in a text one after the other."""
-    return f" {' '.join(words(title))} " in f" {' '.join(words(text))} "
+    """Whether the words of a title stand in a text one after the other; never for no words."""
+    wanted = " ".join(words(title))
+    return bool(wanted) and f" {wanted} " in f" {' '.join(words(text))} "
+
+
+def _is_first(text: str, hop: Hop, passage: str) -> bool:
+    """Whether the passages of a search begin with one under the title of a hop."""
+    begins = list_documents([Document("", hop.title, "")], passage, len(text))
+    return _names(begins, hop.title) and text.startswith(begins)

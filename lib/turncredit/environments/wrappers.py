@@ -14,6 +14,7 @@ from typing import Any
 
 from turncredit.answers import words
 from turncredit.environments.actions import parse_action
+from turncredit.environments.oracle import note_action
 from turncredit.environments.protocol import Environment, Episode, Step
 from turncredit.params import require_shares
 from turncredit.seeding import python_stream
@@ -131,11 +132,17 @@ class _FailingEpisode(_WrappedEpisode):
         self._turns = 0
         self._grounded: bool | None = None
         self._over = False
+        self._missed = False
 
     @property
     def grounded(self) -> bool | None:
         """Whether the evidence ever reached the context; what the last turn finds does not."""
         return self._grounded if self._over else self.episode.grounded
+
+    @property
+    def oracle_turn(self) -> int | None:
+        """The episode's own; None once a call failed that it could not be told of."""
+        return None if self._missed else getattr(self.episode, "oracle_turn", None)
 
     def step(self, message: str) -> Step:
         """Act on one message, unless its tool fails."""
@@ -149,7 +156,7 @@ class _FailingEpisode(_WrappedEpisode):
         if not fails or action in ("answer", "invalid"):
             return self.episode.step(message)
         wrapper.counts[action] += 1
-        self.episode.judge(action, argument)
+        self._missed |= not note_action(self.episode, action, argument)
         return Step(action, wrapper.wording.observation.replace("{text}", wrapper.error))
 
     def _last(self, message: str) -> Step:

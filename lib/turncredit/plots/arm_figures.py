@@ -49,7 +49,8 @@ def arm_outcomes(
     for axis, task in zip(axes[0], tasks, strict=True):
         shown = outcomes[(outcomes["task"] == task) & outcomes["arm"].isin(arms)]
         if shown[column].notna().any():
-            axis.set_xlim(*limits(shown[column]))
+            ends = intervals.loc[intervals["task"] == task, ["low", "high"]].to_numpy().ravel()
+            axis.set_xlim(*limits(shown[column], room_for=ends))
             stripes(axis, len(arms))
         for row, arm in enumerate(arms):
             seed_dots(axis, row, select(outcomes, task, arm), column, colours[arm], markers)

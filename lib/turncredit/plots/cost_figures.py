@@ -20,25 +20,26 @@ PARTS = {
     "update": "#009E73",
     "metrics": "#BBBBBB",
 }
-"""Part of a step, by the name of its column in timings.csv, to colour."""
+"""Part of a step, by the name of its column in timings.csv and in manifests, to colour."""
 
 
 def time_rows(settings: FigureParams) -> pd.DataFrame:
     """Mean seconds of a step's parts, by run: task, arm, seed, steps, then one column per part.
 
-    Reads timings.csv of the experiments; a wall clock, so what else the machine did counts too.
+    Reads the manifests of the experiments; a wall clock, so what else the machine did counts too.
+    Runs that are not over are not in it.
     """
-    frames = []
+    rows = []
     for experiment in settings.experiments:
         root = paths.results(settings.tier) / experiment
-        if results.table_paths(root, "timings.csv"):
-            frames.append(results.read_table(root, "timings.csv"))
-    if not frames:
-        return pd.DataFrame(columns=[*RUN, "steps", *PARTS])
-    groups = pd.concat(frames, ignore_index=True).groupby(RUN)
-    means = groups[list(PARTS)].mean()
-    means.insert(0, "steps", groups.size())
-    return means.reset_index()
+        for path in results.table_paths(root, "manifest.json"):
+            manifest = results.RunDirectory(path.parent).read_manifest() or {}
+            seconds = manifest.get("seconds_of_a_step")
+            if seconds:
+                task, arm = path.parts[-4:-2]
+                run = {"task": task, "arm": arm, "seed": manifest["seed"]}
+                rows.append(run | {"steps": manifest["steps_done"]} | seconds)
+    return pd.DataFrame(rows, columns=[*RUN, "steps", *PARTS])
 
 
 @styled

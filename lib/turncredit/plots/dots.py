@@ -95,10 +95,18 @@ def interval(axis: Axes, row: float, found: Mapping[str, Any], value: str, colou
     )  # fmt: skip
 
 
-def limits(values: Sequence[float], *, keep: Sequence[float] = ()) -> tuple[float, float]:
-    """Axis limits around the finite values and those to `keep`, with a margin."""
+def limits(
+    values: Sequence[float], *, keep: Sequence[float] = (), room_for: Sequence[float] = ()
+) -> tuple[float, float]:
+    """Axis limits around the finite values and those to `keep`, with a margin.
+
+    room_for: ends of intervals, shown as far as they reach no further out than the values spread.
+    """
     finite = [v for v in (*values, *keep) if math.isfinite(v)] or [0.0, 1.0]
     low, high = min(finite), max(finite)
+    spread = high - low
+    ends = [min(max(v, low - spread), high + spread) for v in room_for if math.isfinite(v)]
+    low, high = min([low, *ends]), max([high, *ends])
     margin = 0.06 * (high - low) or 0.05
     return low - margin, high + margin
 

@@ -93,7 +93,7 @@ def _dot_entry(colour: str, marker: str, label: str) -> Line2D:
 
 
 def difficulty_rows(settings: FigureParams, by: str) -> pd.DataFrame:
-    """Success of the final evaluation by a column of questions.csv, such as `hops` or `search`.
+    """Success of the final evaluation by a factor of difficulty.csv, such as `hops` or `search`.
 
     Result: task, arm, seed, bin, questions, success (share).  Runs without the table, since they
     are not over or lost their policy, are not in it.
@@ -101,13 +101,13 @@ def difficulty_rows(settings: FigureParams, by: str) -> pd.DataFrame:
     frames = []
     for experiment in settings.experiments:
         root = paths.results(settings.tier) / experiment
-        if results.table_paths(root, "questions.csv"):
-            frames.append(results.read_table(root, "questions.csv"))
+        if results.table_paths(root, "difficulty.csv"):
+            frames.append(results.read_table(root, "difficulty.csv"))
+    columns = [*RUN, "bin", "questions", "success"]
     if not frames:
-        return pd.DataFrame(columns=[*RUN, "bin", "questions", "success"])
-    groups = pd.concat(frames, ignore_index=True).groupby([*RUN, by])["success"]
-    table = groups.agg(questions="size", success="mean").reset_index()
-    return table.rename(columns={by: "bin"})
+        return pd.DataFrame(columns=columns)
+    table = pd.concat(frames, ignore_index=True)
+    return table.loc[table["factor"] == by, columns].reset_index(drop=True)
 
 
 @styled

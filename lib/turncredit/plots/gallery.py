@@ -33,9 +33,10 @@ EXHIBITS = {
     "10_grpo_baseline": ("outcomes", "collapse", "early_warnings"),
     "12_aem": (
         "outcomes", "differences", "exploration", "entropy_divergence", "variance_over_seeds",
+        "time_breakdown",
     ),
     "13_is_clipping": ("clip_fraction", "turns", "outcomes"),
-    "15_what_is_missing": ("outcomes", "differences", "steps_to_reach"),
+    "15_what_is_missing": ("outcomes", "differences", "steps_to_reach", "difficulty"),
 }  # fmt: skip
 """What of an experiment is kept as figures; of any other, its outcomes and differences."""
 
@@ -111,11 +112,11 @@ def _outcomes(study: Study) -> Figure:
 
 
 def _differences(study: Study) -> Figure:
-    settings = study.settings
-    columns = ["task", "arm", "difference", "difference_low", "difference_high", "seeds"]
+    settings, names = study.settings, {"difference_low": "low", "difference_high": "high"}
+    columns = ["task", "arm", "difference", *names, "seeds"]
     rows = pd.DataFrame(study.comparisons()).reindex(columns=columns)
     return arm_figures.arm_differences(
-        rows.set_axis(["task", "arm", "difference", "low", "high", "n"], axis=1),
+        rows.rename(columns=names | {"seeds": "n"}),
         outcomes.rate_rows(study.outcomes, level=settings.confidence_level),
         *study.grid,
         reference_arm=settings.reference_arm,
@@ -138,8 +139,15 @@ def _collapse(study: Study) -> Figure:
 
 
 def _warnings(study: Study) -> Figure:
-    rows = collapse_figures.warning_rows(study.runs, study.outcomes, first_k=study.settings.first_k)
-    return collapse_figures.early_warnings(rows, study.outcomes, *study.grid)
+    """Around collapses; where no run collapsed, around shifts."""
+    collapsed = study.outcomes["collapse_step"].notna().any()
+    event, name = ("collapse_step", "collapse") if collapsed else ("shift_step", "shift")
+    rows = collapse_figures.warning_rows(
+        study.runs, study.outcomes, event=event, first_k=study.settings.first_k
+    )
+    return collapse_figures.early_warnings(
+        rows, study.outcomes, *study.grid, event=event, name=name
+    )
 
 
 def _actions(study: Study) -> Figure:
@@ -226,13 +234,14 @@ CAPTIONS = {
     "outcomes": "Final exact match on held-out questions, a dot for each seed, hollow if the run "
     "collapsed; the diamond is the mean with its t interval.",
     "differences": "Difference to the reference arm in final exact match, paired by seed, with its "
-    "bootstrap interval within warm starts; beside it the share of collapsed runs with Wilson's "
-    "interval.",
+    "bootstrap interval within warm starts, or Student's t where those hold too few seeds; beside "
+    "it the share of collapsed runs with Wilson's interval.",
     "variance_over_seeds": "Distance of each seed from its arm's mean, and the spread over seeds "
     "as a ratio to the reference arm's.",
     "collapse": "Share of training trajectories into whose context the evidence came; the line is "
     "where a run counts as collapsed.",
-    "early_warnings": "What might have warned, aligned at the collapse of each run that has one.",
+    "early_warnings": "What might have warned, aligned at the collapse of each run that has "
+    "one; where no run collapsed, at its shift to another opening.",
     "actions_by_turn": "Share of each action at the first turns, and the mean reward of the "
     "trajectories that took it.",
     "entropy_divergence": "Entropy of each arm, smoothed, and its distance to the reference arm's, "

@@ -94,8 +94,14 @@ def open_study(
 
 
 def plan_studies(study: Study, experiment: Experiment, *, also: Sequence[str] = ()) -> list[Study]:
-    """The study of each plan, with the reference arm, and others that are `also` to be shown."""
-    return [study.only(plan_tasks(plan), [*also, *plan.arms]) for plan in experiment.plans]
+    """The study of each plan, with the reference arm, and others that are `also` to be shown.
+
+    Plans of the same arms are one study, their tasks side by side.
+    """
+    tasks: dict[tuple[str, ...], list[str]] = {}
+    for plan in experiment.plans:
+        tasks.setdefault(tuple(plan.arms), []).extend(plan_tasks(plan))
+    return [study.only(found, [*also, *arms]) for arms, found in tasks.items()]
 
 
 def plan_tasks(plan: Plan) -> list[str]:

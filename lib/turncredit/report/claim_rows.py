@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from turncredit import stats
-from turncredit.claims import NOT_TESTABLE, ROW, Claim, Measurement, judge
-from turncredit.report.run_table import FILES, PROBE
+from turncredit import paths, stats
+from turncredit.claims import FEWEST_SEEDS, NOT_TESTABLE, ROW, Claim, Measurement, judge
+from turncredit.report.run_table import FILES, PROBE, probe_file
+from turncredit.report.versions import SHOWN
 
-COLUMNS = (*ROW, "seeds_needed")
+COLUMNS = (*ROW, "seeds_needed", "resolvable")
 """Columns of claims.csv."""
 
 _MOST = 1_000_000
@@ -28,16 +30,23 @@ def claim_rows(
     """One row (COLUMNS) per claim and task, as `claims.judge` decides, in order.
 
     table: see `run_table`.  run: the tables that the number was read from, from results/ on.
-    seeds_needed: see `seeds_needed`, for a number without a verdict; else NaN.
+    reason: also says which tables are not here, as in a clone, which holds the small ones alone,
+    and that the runs compared are of several versions of the code.
+    seeds_needed, resolvable: see there, for a number without a verdict; else NaN.
     """
-    rows = []
+    rows, asked = [], {"alpha": 1 - level, "power": power}
     for claim in claims:
         sources = table.assign(run=_sources(claim, table, tier))
         for row in judge([claim], sources, level=level):
-            needed = math.nan
+            beyond = {"seeds_needed": math.nan, "resolvable": math.nan}
+            if row["task"]:
+                row["reason"] += _doubts(claim.test, row, table, tier)
             if row["verdict"] == NOT_TESTABLE and not math.isnan(row["ours"]):
-                needed = seeds_needed(claim.test, row["task"], table, alpha=1 - level, power=power)
-            rows.append(row | {"seeds_needed": needed})
+                beyond = {
+                    "seeds_needed": seeds_needed(claim.test, row["task"], table, **asked),
+                    "resolvable": resolvable(claim.test, row["task"], table, **asked),
+                }
+            rows.append(row | beyond)
     return rows
 
 
@@ -49,22 +58,48 @@ def seeds_needed(
     The effect is the published one or, where none was, the one seen here, which is a guess that
     the seeds at hand allow.  Means: `stats.mean_power` at the distance from the effect to the
     nearest bound of the claim, with the spread over the seeds at hand; shares of two arms:
-    `stats.seeds_for_rates` of the rates seen.  Never fewer than the claim asks for.  NaN where
+    `stats.seeds_for_rates` of the rates seen.  Never fewer than `FEWEST_SEEDS`.  NaN where
     these do not tell: no spread, no distance, one arm's share, a ratio of spreads, or out of reach.
     """
-    arms = [_values(test, task, table, arm) for arm in (test.arm, test.reference) if arm]
+    arms = _arms(test, task, table)
     if test.rule == "share_difference":
         rates = [float(arm.mean()) for arm in arms]
         if any(map(math.isnan, rates)) or rates[0] == rates[1]:
             return math.nan
         found = stats.seeds_for_rates(*rates, alpha=alpha, power=power, test="normal")
-        return float(max(found, test.seeds))
+        return float(max(found, FEWEST_SEEDS))
     if test.rule not in ("mean", "difference"):
         return math.nan
     values = arms[0] - arms[1] if test.rule == "difference" else arms[0]
     sd, effect = float(values.std()), float(values.mean()) if test.effect is None else test.effect
     distance = min(abs(effect - bound) for bound in test.inside if bound is not None)
-    return float(max(_seeds_for(distance / sd, alpha, power), test.seeds)) if sd > 0 else math.nan
+    return float(max(_seeds_for(distance / sd, alpha, power), FEWEST_SEEDS)) if sd > 0 else math.nan
+
+
+def resolvable(
+    test: Measurement, task: str, table: pd.DataFrame, *, alpha: float = 0.05, power: float = 0.8
+) -> float:
+    """The distance from the bound of a claim that the seeds at hand would have decided.
+
+    With this power, in the claim's unit.  Means: `stats.detectable_mean_difference` of their spread
+    over the seeds; shares of two arms: from the reference's to the nearest rate on the claimed side
+    that Fisher's test tells from it (`stats.detectable_rate`).  NaN for other rules, fewer than two
+    seeds, no spread, or if no rate is far enough.
+    """
+    arms = _arms(test, task, table)
+    if test.rule == "share_difference":
+        rate, seeds = float(arms[1].mean()), int(min(arm.count() for arm in arms))
+        if not seeds:
+            return math.nan
+        lower = test.inside[0] is None
+        return abs(rate - stats.detectable_rate(rate, seeds, alpha=alpha, power=power, lower=lower))
+    if test.rule not in ("mean", "difference"):
+        return math.nan
+    values = (arms[0] - arms[1] if test.rule == "difference" else arms[0]).dropna()
+    sd = float(values.std())
+    if not sd > 0:
+        return math.nan
+    return stats.detectable_mean_difference(sd, len(values), alpha=alpha, power=power, paired=True)
 
 
 def _seeds_for(ratio: float, alpha: float, power: float) -> float:
@@ -84,12 +119,41 @@ def _seeds_for(ratio: float, alpha: float, power: float) -> float:
     return float(high)
 
 
-def _values(test: Measurement, task: str, table: pd.DataFrame, arm: str) -> pd.Series:
-    """The number of each run that counts, by seed."""
-    runs = table[(table["task"] == task) & (table["arm"] == arm)].set_index("seed")
-    if test.among == "shifted":
-        runs = runs[runs["shifted"] == 1]
-    return sum(factor * runs[name].astype(float) for name, factor in test.quantity.items())
+def _arms(test: Measurement, task: str, table: pd.DataFrame) -> list[pd.Series]:
+    """The number of each run that counts, by seed, of the arm and of the reference if there is."""
+    found = []
+    for arm in filter(None, (test.arm, test.reference)):
+        runs = table[(table["task"] == task) & (table["arm"] == arm)].set_index("seed")
+        if test.among == "shifted":
+            runs = runs[runs["shifted"] == 1]
+        parts = (factor * runs[name].astype(float) for name, factor in test.quantity.items())
+        found.append(sum(parts))
+    return found
+
+
+def _doubts(test: Measurement, row: dict[str, Any], table: pd.DataFrame, tier: str) -> str:
+    """What else to know of a test, each after a semicolon."""
+    runs = table[(table["task"] == row["task"]) & table["arm"].isin([test.arm, test.reference])]
+    doubts = []
+    if row["seeds"] == 0 or row["missing"]:
+        doubts += _absent(test, runs, tier)
+    codes = sorted({str(code)[:SHOWN] for code in runs.get("code_hash", ())})
+    if len(codes) > 1:
+        doubts.append(f"the runs come from {len(codes)} versions of the code: {', '.join(codes)}")
+    return "".join(f"; {doubt}" for doubt in doubts)
+
+
+def _absent(test: Measurement, runs: pd.DataFrame, tier: str) -> list[str]:
+    """The tables that a number is read from and that are missing here."""
+    if test.rule == "probe":
+        return [] if probe_file(tier).exists() else [f"missing here: {PROBE}/agreement.csv"]
+    folders = [paths.results(tier) / Path(*Path(run).parts[2:]) for run in runs["run"]]
+    lost = {
+        name: sum(not (folder / name).exists() for folder in folders)
+        for name in sorted({FILES[quantity] for quantity in test.quantity})
+    }
+    lost = {name: "one run" if n == 1 else f"{n} runs" for name, n in lost.items() if n}
+    return [f"missing here: {name} of {runs}" for name, runs in lost.items()]
 
 
 def _sources(claim: Claim, table: pd.DataFrame, tier: str) -> pd.Series:

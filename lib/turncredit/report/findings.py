@@ -23,6 +23,7 @@ from turncredit.report.sections import (
     cost_tables,
     provenance,
 )
+from turncredit.report.versions import code_warnings
 from turncredit.results import write_table
 from turncredit.storage import write_text
 
@@ -61,6 +62,8 @@ class Findings:
     manifests: list[dict[str, Any]]
     captions: dict[str, str]
     """Of the figures, by name."""
+    warnings: list[str]
+    """See `code_warnings`."""
 
     @property
     def folder(self) -> Path:
@@ -88,6 +91,7 @@ def find(settings: ReportParams, claims: Sequence[Claim] | None = None) -> Findi
         cost_rows(tier, manifests),
         manifests,
         _captions(tier),
+        code_warnings(manifests),
     )
 
 
@@ -105,6 +109,7 @@ def report_blocks(findings: Findings) -> list[Block]:
              "things up, and which published claims about it hold where the world can be checked? "
              "Policies here are tiny and trained from scratch, so a claim that is not reproduced "
              "is not refuted for large ones."),
+        *map(Text, findings.warnings),
         *answer(findings.claims, len(findings.runs), settings.power),
         *claims_tables(findings.claims),
         Text(f"Intervals are at level {settings.confidence_level:g}, each for itself: nothing "

@@ -11,22 +11,23 @@ from turncredit import params, paths, stats
 from turncredit.claims import QUANTITIES
 from turncredit.plots.outcomes import outcome_rows
 from turncredit.plots.sources import RUN, FigureParams, Runs, read_runs, shift_table
-from turncredit.results import check_comparable, read_manifests, read_table, table_paths
+from turncredit.report.versions import require_same_tasks
+from turncredit.results import read_manifests, read_table, table_paths
 
 PROBE = "14_surprisal_probe"
 """Notebook whose agreement.csv holds the probe."""
 
-_FINAL = ("collapsed", "exact_match", "grounded", "search_first", "turns", "malformed")
+_FINAL = ("collapsed", "exact_match", "grounded", "search_first", "turns", "turns_sd", "malformed")
 FILES = {
     **dict.fromkeys(QUANTITIES, "metrics.csv"),
     **dict.fromkeys(_FINAL, "eval.csv"),
     **{name: "turns.csv.gz" for name in QUANTITIES if "_turn_" in name},
-    "turns_sd": "questions.csv",
 }  # fmt: skip
 """The table of a run that a quantity is read from; probe_... come from the probe's own."""
 
-_COLUMNS = ("notebook", "task", "arm", "seed", "block", "run")
-_VERSION = ["params_hash", "code_hash"]
+_COLUMNS = ("notebook", "task", "arm", "seed", "block", "run", "code_hash")
+_BOUNDS = ("probe_pearson_low", "probe_pearson_high",
+           "probe_sign_agreement_low", "probe_sign_agreement_high")  # fmt: skip
 _ALONG = ("reward", "entropy", "clip_fraction", "turns")
 
 
@@ -34,16 +35,16 @@ def run_table(tier: str, tasks: Sequence[str]) -> pd.DataFrame:
     """What every finished run on `tasks` under results/<tier> came to.
 
     Columns: notebook, task, arm, seed, block (its warm start), run (its folder, from results/ on),
-    then `claims.QUANTITIES`; a quantity that a run's tables lack is NaN, and probe_... are there
-    only where the probe was.  Thresholds and windows are those of the figure notebook.  A run that
-    two notebooks hold, equal in parameters and code, counts once.
-    Raises ValueError for runs that must not be compared (`results.check_comparable`), or a run that
-    two notebooks hold in two versions.
+    code_hash, then `claims.QUANTITIES`; a quantity that a run's tables lack is NaN, and probe_...
+    with the ends of its interval are there only where the probe was.  Thresholds and windows are
+    those of the figure notebook.  A run that two notebooks hold counts once, as the first has it.
+    Runs of several versions of the code stand side by side (`code_warnings`).
+    Raises ValueError for runs of one task and seed, or of one name, whose parameters differ.
     """
     settings = figure_settings(tier)
     arms = {name: _arms(tier, name, tasks) for name in notebooks(tier)}
     arms = {name: found for name, found in arms.items() if found}
-    check_comparable([paths.results(tier) / name for name in arms])
+    require_same_tasks([paths.results(tier) / name for name in arms])
     tables = [
         _rows(replace(settings, experiments=(name,), tasks=tuple(tasks), arms=found,
                       reference_arm=found[0]))
@@ -79,7 +80,9 @@ def _rows(settings: FigureParams) -> pd.DataFrame:
         runs, shift_threshold=settings.shift_threshold, window=settings.shift_window, last=last
     )
     table = table[table["finished"]].merge(_windows(runs, settings), on=RUN)
-    hashes = read_manifests(root).reindex(columns=["task", "arm", "run_seed", *_VERSION])
+    hashes = read_manifests(root).reindex(
+        columns=["task", "arm", "run_seed", "params_hash", "code_hash"]
+    )
     hashes = hashes.rename(columns={"run_seed": "seed"})
     table = table.merge(hashes, on=RUN).merge(_spreads(root), on=RUN, how="left")
     table["turns_sd"] = table["turns_sd"].where(table["exact_match"].notna())
@@ -104,9 +107,14 @@ def _windows(runs: Runs, settings: FigureParams) -> pd.DataFrame:
         own, parts = metrics[key], turns.get(key, runs.turns.iloc[:0])
         early = own.loc[own["step"] < settings.comparison_window, "entropy"].mean()
         row = dict(zip(RUN, key, strict=True)) | {"entropy_early": early}
+        entropy = f"entropy_k{settings.first_k}"
+        first = parts[parts["turn"] == 0].sort_values("step")[entropy]
+        stopped = own["stopped"].any()  # the steps that are left would not be those of other runs
+        row["entropy_turn_0_rise"] = (
+            math.nan if stopped else _rise(first, settings.comparison_window)
+        )
         for period, steps in (("before", found.before), ("after", found.after)):
-            means = _period(own[own["step"].isin(steps)], parts[parts["step"].isin(steps)],
-                            f"entropy_k{settings.first_k}")  # fmt: skip
+            means = _period(own[own["step"].isin(steps)], parts[parts["step"].isin(steps)], entropy)
             row |= {f"{name}_{period}": value for name, value in means.items()}
         rows.append(row)
     return pd.DataFrame(rows)
@@ -124,18 +132,29 @@ def _period(metrics: pd.DataFrame, turns: pd.DataFrame, entropy: str) -> dict[st
     }
 
 
+def _rise(values: pd.Series, length: int) -> float:
+    """Greatest mean of `length` successive values that follow the first `length`, minus the mean of
+    those; below 0 where values only fall, NaN if there are fewer than twice as many.
+
+    >>> _rise(pd.Series([1.0, 3.0, 7.0, 5.0, 1.0]), 2)
+    4.0
+    """
+    means = values.rolling(length).mean().iloc[length - 1 :]
+    return float(means.iloc[length:].max() - means.iloc[0]) if len(means) > length else math.nan
+
+
 def _spreads(root: Path) -> pd.DataFrame:
-    """Standard deviation of the turns over the trajectories of the final evaluation."""
-    if not table_paths(root, "questions.csv"):
+    """Standard deviation of the turns over the trajectories of the latest evaluation."""
+    if not table_paths(root, "eval.csv"):
         return pd.DataFrame(columns=[*RUN, "turns_sd"]).astype({"seed": int, "turns_sd": float})
-    questions = read_table(root, "questions.csv")
-    spreads = questions.groupby(RUN)["turns"].std()
-    return spreads.rename("turns_sd").reset_index()
+    evaluations = read_table(root, "eval.csv").query("hops == 'all'")
+    latest = evaluations.sort_values("step", kind="stable").groupby(RUN, sort=False).tail(1)
+    return latest.reindex(columns=[*RUN, "turns_sd"])
 
 
 def _once(table: pd.DataFrame) -> pd.DataFrame:
-    """Each run once, with the notebook that comes first; ValueError if there are two versions."""
-    versions = table.groupby(RUN)[_VERSION].nunique(dropna=False).max(axis=1)
+    """Each run once, with the notebook that comes first; ValueError if their parameters differ."""
+    versions = table.groupby(RUN)["params_hash"].nunique(dropna=False)
     if (versions > 1).any():
         task, arm, seed = versions.index[versions > 1][0]
         where = table[(table[RUN] == [task, arm, seed]).all(axis=1)]["run"].tolist()
@@ -151,7 +170,8 @@ def _with_probe(table: pd.DataFrame, tier: str) -> pd.DataFrame:
         probed = (table[RUN] == [asked["task_name"], "grpo", asked["seed"]]).all(axis=1)
         for name, value in _agreement(pd.read_csv(saved)).items():
             table[name] = pd.Series(math.nan, index=table.index).where(~probed, value)
-    order = [*_COLUMNS, *(name for name in QUANTITIES if name in table or name[:6] != "probe_")]
+    named = (*QUANTITIES, *_BOUNDS)
+    order = [*_COLUMNS, *(name for name in named if name in table or name[:6] != "probe_")]
     return table.reindex(columns=order)
 
 
@@ -161,9 +181,14 @@ def probe_file(tier: str) -> Path:
 
 
 def _agreement(table: pd.DataFrame) -> dict[str, float]:
-    """The two numbers of the published probe: recorded responses, silent ones counted half."""
+    """The two numbers of the published probe with the ends of their intervals over states:
+    recorded responses, silent ones counted half.
+    """
     overall = table[(table["responses"] == "recorded") & (table["by"] == "all")]
-    pearson = overall.loc[overall["measure"] == "pearson", "value"]
+    pearson = overall[overall["measure"] == "pearson"].iloc[0]
     signs = overall[(overall["measure"] == "sign_agreement") & (overall["silent"] == "half")]
-    return {"probe_pearson": float(pearson.iloc[0]),
-            "probe_sign_agreement": float(signs["value"].iloc[0])}  # fmt: skip
+    return {
+        f"probe_{name}{end}": float(row[column])
+        for name, row in (("pearson", pearson), ("sign_agreement", signs.iloc[0]))
+        for end, column in (("", "value"), ("_low", "low"), ("_high", "high"))
+    }

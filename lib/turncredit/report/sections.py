@@ -10,6 +10,7 @@ import pandas as pd
 from turncredit.claims import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED
 from turncredit.plots.style import arm_label, task_label
 from turncredit.report.blocks import Block, Heading, Table, Text
+from turncredit.report.versions import SHOWN
 
 Row = dict[str, Any]
 LONG = 14
@@ -90,17 +91,18 @@ def _open(rows: Sequence[Row], power: float) -> list[Block]:
         return []
     cells = tuple(
         (short_name(row["claim"]), task_label(row["task"]), interval(row), str(row["seeds"]),
-         number(row["seeds_needed"], ".0f"), row["reason"])
+         number(row["resolvable"]), number(row["seeds_needed"], ".0f"), row["reason"])
         for row in rows
     )  # fmt: skip
     told = sum(_known(row["seeds_needed"]) for row in rows)
     text = (
-        f"These have a number but no verdict. For {told} of them the table says how many seeds an "
-        f"arm would decide them with a chance of {power:g}, if the published effect, or else the "
-        "one seen here, is the true one; a dash: the rule has no such number, or one run has no "
-        "spread."
+        "These have a number but no verdict. Resolvable is the distance from the bound of the "
+        f"claim that the seeds at hand would have decided with a chance of {power:g}, in the unit "
+        f"of the claim. For {told} of them the table says how many seeds an arm would decide them "
+        "with that chance, if the published effect, or else the one seen here, is the true one. A "
+        "dash: the rule has no such number, or one run has no spread."
     )
-    header = ("claim", "task", "ours [interval]", "seeds", "seeds needed", "why")
+    header = ("claim", "task", "ours [interval]", "seeds", "resolvable", "seeds needed", "why")
     folded = f"{len(rows)} tests are undecided" if len(rows) >= LONG else ""
     return [Heading("What is undecided", 3), Text(text), Table(header, cells, folded)]
 
@@ -147,14 +149,20 @@ def comparison_tables(tables: dict[str, pd.DataFrame]) -> list[Block]:
         return [*blocks, Text("No experiment has saved a comparison.")]
     blocks.append(
         Text(
-            "Differences are in the final exact match, paired by seed within warm starts; a run "
-            "has collapsed if its final policy hardly ever sees the evidence; p is the "
-            "mid-p of the exact test within warm starts, which can be a little below the exact "
-            "one, allowing for the number of arms of the task (Holm)."
+            "Differences are in the final exact match, paired by seed within warm starts. Effect "
+            "is Hedges' g, in units of the spread of runs; improvement the chance that a run of "
+            "the arm ends above one of the reference; IQM the mean of the middle half of the runs, "
+            "of the arm and of the reference. A run has collapsed if its final policy hardly ever "
+            "sees the evidence, and the difference of these shares is taken within warm starts; p "
+            "is the mid-p of the exact test within warm starts (Cochran, Mantel and Haenszel), "
+            "which can be a little below the exact one, allowing for the number of arms of the "
+            "task (Holm); Fisher's p is that of all seeds together, for this arm alone."
         )
     )
-    header = ("task", "arm", "reference", "seeds", "difference [interval]", "collapsed",
-              "reference collapsed", "p")  # fmt: skip
+    header = ("task", "arm", "reference", "seeds", "difference [interval]", "effect [interval]",
+              "improvement [interval]", "IQM", "reference IQM", "collapsed",
+              "reference collapsed", "collapse difference [interval]", "p",
+              "Fisher's p")  # fmt: skip
     for notebook, table in tables.items():
         rows = tuple(_comparison(row) for row in table.to_dict("records"))
         folded = f"{len(rows)} comparisons" if len(rows) >= LONG else ""
@@ -168,11 +176,21 @@ def _comparison(row: Row) -> tuple[str, ...]:
         arm_label(row["arm"]),
         arm_label(row["reference_arm"]),
         number(row["seeds"], ".0f"),
-        interval(row, "difference", "difference_low", "difference_high"),
+        *(_bounded(row, name) for name in ("difference", "effect", "improvement")),
+        number(row.get("iqm")),
+        number(row.get("reference_iqm")),
         f"{row['collapsed']:.0f} of {row['collapsed_of']:.0f}",
         f"{row['reference_collapsed']:.0f} of {row['reference_of']:.0f}",
+        _bounded(row, "collapse_difference"),
         number(row["collapse_p_holm"]),
+        number(row.get("collapse_fisher_p")),
     )
+
+
+def _bounded(row: Row, name: str) -> str:
+    """A column with its ends; a dash where an older table lacks it."""
+    return interval(dict.fromkeys((name, f"{name}_low", f"{name}_high")) | row,
+                    name, f"{name}_low", f"{name}_high")  # fmt: skip
 
 
 def cost_tables(costs: Sequence[Row], manifests: Sequence[Row]) -> list[Block]:
@@ -224,7 +242,7 @@ def _manifest_groups(manifests: Iterable[Row]) -> tuple[tuple[str, ...], ...]:
         folder, _, last = row["path"].removesuffix("/manifest.json").rpartition("/")
         stem, _, end = last.rpartition("_")
         name = f"{folder}/{stem}_*" if end.isdecimal() else f"{folder}/{last}"
-        key = (name, str(row["code_hash"] or "not recorded")[:16])
+        key = (name, str(row["code_hash"] or "not recorded")[:SHOWN])
         groups[key] = groups.get(key, 0) + 1
     return tuple((name, str(count), code) for (name, code), count in groups.items())
 

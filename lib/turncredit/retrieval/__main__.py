@@ -10,6 +10,9 @@ python -m turncredit.retrieval build --corpus wiki-18.jsonl --encoder e5:models/
     --index Flat --out indexes/wiki-18 --device cuda --precision float16 --batch-size 512
 python -m turncredit.retrieval serve indexes/wiki-18 --encoder e5:models/e5-base-v2
 curl http://127.0.0.1:8000/retrieve -d '{"queries": ["who wrote it?"], "topk": 3}'
+
+The exit status is 0 if all went well, 1 if the rows of a corpus are bad or there are none, and 2 if
+an option or a file cannot be used.
 """
 
 import argparse
@@ -19,18 +22,22 @@ from pathlib import Path
 from turncredit.retrieval import Retriever
 from turncredit.retrieval.build import build_index
 from turncredit.retrieval.encoders import TransformerEncoder, encoder_from_name
-from turncredit.retrieval.server import serve
+from turncredit.retrieval.passages import BadRow
+from turncredit.retrieval.server import check_port, require_free, serve
 from turncredit.retrieval.stored import load_index
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; what is wrong with its arguments or files is one sentence on stderr."""
+    """Run a command; what is wrong with its arguments or files is one sentence on stderr.
+
+    0 = done, 1 = rows are bad or there are none, 2 = an option or a file cannot be used.
+    """
     options = _parser().parse_args(arguments)
     try:
         options.command(options)
     except (ValueError, OSError, MemoryError, ImportError, RuntimeError) as error:
         print(f"{options.name}: {error}", file=sys.stderr)
-        return 1
+        return 1 if type(error) is BadRow else 2
     except KeyboardInterrupt:
         return 130
     return 0
@@ -50,6 +57,7 @@ def _build(options: argparse.Namespace) -> None:
 
 
 def _serve(options: argparse.Namespace) -> None:
+    require_free(options.host, options.port)  # before a large index is read
     encoder = _encoder(options)
     passages, index, manifest = load_index(
         options.folder,
@@ -103,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--port", type=_port, default=8000, help="from 1 to 65535")
     serve.add_argument("--topk", type=int, default=3, help="for requests that name none")
     serve.add_argument("--faiss-gpu", action="store_true", help="index on all GPUs, in float16")
-    serve.add_argument("--parameters", default="", help="search parameters, such as nprobe=32")
+    serve.add_argument("--parameters", default="", help="nprobe=32 (IVF) or efSearch=64 (HNSW)")
     for command in (build, serve):
         command.add_argument("--encoder", default="all_minilm", help="or FAMILY:FOLDER")
         command.add_argument("--device", default="cpu", help="of the encoder: cpu or cuda")
@@ -113,9 +121,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text!r} is not from 1 to 65535")
-    return int(text)
+    try:
+        return check_port(int(text) if text.isascii() and text.isdigit() else text)
+    except ValueError as error:  # digits beyond number too
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 1 to 65535") from error
 
 
 if __name__ == "__main__":

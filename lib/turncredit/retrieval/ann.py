@@ -61,6 +61,31 @@ def faiss_reason(error: RuntimeError) -> str:
     return str(error).rpartition(": ")[2]
 
 
+def check_parameters(index: Any, parameters: str, factory: str) -> None:
+    """Whether `parameters`, such as "nprobe=32", are search parameters that an index has.
+
+    index: any of the kind `factory`, also an empty one.  An IVF index has nprobe, HNSW efSearch.
+    Raises ValueError naming a parameter that the index has not and those that it has, one that
+    comes twice, and a value that is no whole number from 1: FAISS reads nprobe=-1 as 2**64 - 1.
+    """
+    faiss = importlib.import_module("faiss")
+    space = faiss.ParameterSpace()
+    space.initialize(index)
+    ranges = space.parameter_ranges
+    known = [ranges.at(place).name for place in range(ranges.size())]
+    said = set()
+    for part in parameters.split(","):
+        name, _, value = part.partition("=")
+        if name not in known:
+            have = ", ".join(known) or "none"
+            raise ValueError(f"search parameter {part!r}: index {factory!r} has {have}")
+        if name in said:
+            raise ValueError(f"search parameters {parameters!r}: {name} comes twice")
+        if not (value.isascii() and value.isdigit() and 1 <= int(value[:11]) < 2**31):
+            raise ValueError(f"search parameter {part!r}: give {name} a whole number from 1")
+        said.add(name)
+
+
 def training_rows(index: Any) -> int:
     """How many vectors training can make use of; 0 where there is nothing to train."""
     if index.is_trained:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from turncredit.retrieval.ann import bytes_per_vector, faiss_reason, new_index, training_rows
 from turncredit.retrieval.corpus import Encoder
 from turncredit.retrieval.memory import require_memory
-from turncredit.retrieval.passages import PassageFile, check_passages, contents_of
+from turncredit.retrieval.passages import BadRow, PassageFile, check_passages, contents_of
 from turncredit.retrieval.stored import INDEX, MANIFEST, describe, read_manifest, write_index
 from turncredit.storage import atomic_path, exclusive, write_json
 
@@ -40,9 +40,10 @@ def build_index(
     is what a kill can lose.  keep_vectors: leave the shards there, so that another factory string
     needs no encoding.  A finished index with the same identity is left as it is.
 
-    Raises ValueError naming file and line of a malformed row, both lines of an id that comes twice,
-    a factory string that FAISS does not know, and both sides when the folder was begun for
-    something else; MemoryError naming both numbers when the index will not fit.
+    Raises BadRow naming file and line of a malformed row, both lines of an id that comes twice, or
+    a file of no rows; ValueError naming a factory string that FAISS does not know, and both sides
+    when the folder was begun for something else; MemoryError naming both numbers when the index
+    will not fit.
     """
     if shard_size < 1:
         raise ValueError(f"shard_size must be at least 1, got {shard_size}")
@@ -50,7 +51,7 @@ def build_index(
     passages = PassageFile(corpus)
     identity = describe(passages, encoder, factory)
     if not len(passages):
-        raise ValueError(f"{corpus} has no rows")
+        raise BadRow(f"{corpus} has no rows")
     needed = len(passages) * bytes_per_vector(index)
     require_memory(needed, f"building {factory!r} over {len(passages)} passages")
     with exclusive(folder / "build.lock"):
@@ -118,7 +119,7 @@ def _encode(
             bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
             if len(bad):
                 where = f"{passages.path}, line {start + int(bad[0]) + 1}"
-                raise ValueError(f"{where}: {encoder.id} gives a vector that is not finite")
+                raise BadRow(f"{where}: {encoder.id} gives a vector that is not finite")
             with atomic_path(shards[number]) as temporary:
                 np.save(temporary, vectors)
             bar.update(sizes[number])

@@ -46,8 +46,11 @@ class RetrievalError(Exception):
     """A search that failed under `strict`: its outcome and the details."""
 
     def __init__(self, outcome: str, detail: str) -> None:
-        super().__init__(f"{outcome}: {detail}")
+        super().__init__(outcome, detail)  # both: it is rebuilt from them in another process
         self.outcome, self.detail = outcome, detail
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {self.detail}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +290,8 @@ def _check_url(url: str) -> None:
         raise ValueError(f"url {url!r}: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ValueError(f"url {url!r} must be http:// or https:// and a host")
+    if parsed.port is not None and not 1 <= parsed.port <= 65535:
+        raise ValueError(f"url {url!r}: port {parsed.port} is not from 1 to 65535")
 
 
 def _named(answer: Answer) -> tuple[str, str]:

@@ -5,7 +5,9 @@ The corpus of Search-R1, wiki-18, has 21 million rows in 14 GB: rows are read wh
 
 import hashlib
 import json
+import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 22
 _GZIP = b"\x1f\x8b"
+
+
+class BadRow(ValueError):
+    """A row of a corpus file that is refused; the message names file and line."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,8 @@ def parse_passage(row: Any) -> Passage:
 class PassageFile(Sequence[Passage]):
     """A corpus file as a sequence; 8 bytes of memory a row.
 
-    Opening finds the lines and the hash of the file's bytes; a malformed row is a ValueError naming
-    file and line when it is reached.  Raises ValueError for a gzipped file.
+    Opening finds the lines and the hash of the file's bytes; a malformed row is a BadRow when it is
+    reached.  Raises ValueError for a gzipped file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -103,19 +109,19 @@ class PassageFile(Sequence[Passage]):
 
     def _parse(self, row: int, line: bytes) -> Passage:
         try:
-            record = json.loads(line.decode("utf-8"))
+            record = parse_json(line)
             if type(record) is dict and "id" not in record:
                 raise ValueError("id is missing")
             return parse_passage(record)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.path}, line {row + 1}: not a passage ({error})") from error
+            raise BadRow(f"{self.path}, line {row + 1}: not a passage ({error})") from error
 
 
 def check_passages(passages: PassageFile, advance: Callable[[], object]) -> None:
     """Read every passage of a file; `advance` is called after each.  8 bytes of memory a row.
 
-    Raises ValueError naming file and line of a malformed row, or both lines of an id that comes
-    twice: by its id alone a passage could then not be told from another.
+    Raises BadRow naming file and line of a malformed row, or both lines of an id that comes twice:
+    by its id alone a passage could then not be told from another.
     """
     marks = np.zeros(len(passages), dtype=np.uint64)
     for row, passage in enumerate(passages):
@@ -127,7 +133,39 @@ def check_passages(passages: PassageFile, advance: Callable[[], object]) -> None
         first, again = order[place : place + 2].tolist()
         if passages[first].id == passages[again].id:  # and not two ids with one mark
             lines = f"lines {first + 1} and {again + 1}"
-            raise ValueError(f"{passages.path}, {lines}: both have the id {passages[again].id!r}")
+            raise BadRow(f"{passages.path}, {lines}: both have the id {passages[again].id!r}")
+
+
+def parse_json(line: bytes) -> Any:
+    """The JSON value in UTF-8 bytes.
+
+    Raises ValueError for what is no JSON, and for what Python would read all the same: a key that
+    an object repeats (its last value would win), NaN, Infinity, and numbers that become infinite.
+
+    >>> parse_json(b'{"id": 1, "score": 0.5}')
+    {'id': 1, 'score': 0.5}
+    """
+    return _DECODER.decode(line.decode("utf-8"))
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {shown(twice)} comes twice in one object")
+    return fields
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{shown(text)} is no finite number")
+    return number
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_each_once, parse_constant=_finite, parse_float=_finite
+)
 
 
 def shown(value: Any) -> str:

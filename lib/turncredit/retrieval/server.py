@@ -9,6 +9,7 @@ with status 413 or 422.
 import asyncio
 import json
 import logging
+import socket
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -146,13 +147,37 @@ def serve(
     """Serve until interrupted; other machines reach it only when `host` says so.
 
     There is no password: give another host only inside a network that is trusted.
+    Raises ValueError for a port that is none, OSError naming host and port that cannot be had.
     """
+    check_port(port)
     try:
         import uvicorn
     except ImportError as error:
         raise ImportError("the server needs uvicorn: pip install fastapi uvicorn") from error
     app = create_app(retriever, topk=topk, limits=limits, manifest=manifest)
+    require_free(host, port)
     uvicorn.run(app, host=host, port=port, log_level="warning")
+
+
+def check_port(port: int) -> int:
+    """The port; ValueError naming it unless it is a whole number from 1 to 65535."""
+    if type(port) is not int or not 1 <= port <= 65535:
+        raise ValueError(f"port {port!r} is not from 1 to 65535")
+    return port
+
+
+def require_free(host: str, port: int) -> None:
+    """Raises OSError naming host and port when a server could not listen there."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server will
+            probe.bind(address)
+            probe.listen()
+    except (OSError, UnicodeError) as error:
+        raise OSError(f"cannot listen on host {host!r}, port {port}: {error}") from error
 
 
 def _failure(error: Exception) -> tuple[str, int, str]:

@@ -9,7 +9,13 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turncredit.retrieval.ann import bytes_per_vector, faiss_reason, on_device
+from turncredit.retrieval.ann import (
+    bytes_per_vector,
+    check_parameters,
+    faiss_reason,
+    new_index,
+    on_device,
+)
 from turncredit.retrieval.corpus import Encoder
 from turncredit.retrieval.memory import require_memory
 from turncredit.retrieval.passages import PassageFile
@@ -98,11 +104,12 @@ def load_index(
     """The index of a folder with its corpus, checked against each other and against memory.
 
     corpus: the corpus file, by default where it lay at building.  device: `cpu`, or `cuda` for all
-    GPUs.  parameters: FAISS's search parameters, such as "nprobe=32" or "efSearch=64".  available:
-    bytes of memory, asked of the system by default.
+    GPUs.  parameters: FAISS's search parameters, "nprobe=32" of an IVF index or "efSearch=64" of
+    HNSW.  available: bytes of memory, asked of the system by default.
 
     Raises MemoryError naming both numbers; ValueError naming the file and both sides when corpus,
-    encoder or index file are not those of the manifest; FileNotFoundError.
+    encoder or index file are not those of the manifest, and when the index has no such parameter;
+    FileNotFoundError.
     """
     manifest = read_manifest(folder)
     require_memory(manifest["index_bytes"], f"{folder / INDEX}", available)
@@ -115,6 +122,9 @@ def load_index(
         if manifest.get(key) != value:
             there = f"{folder / MANIFEST}: the index has {key} {manifest.get(key)!r}"
             raise ValueError(f"{there}, {passages.path} with {encoder.id} has {value!r}")
+    if parameters:  # a typing mistake must not cost the reading of a large file
+        empty = new_index(encoder.dimension, manifest["factory"])
+        check_parameters(empty, parameters, manifest["factory"])
     index = _read(folder / INDEX, manifest)
     if parameters:
         _set(index, parameters)

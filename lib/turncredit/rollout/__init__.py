@@ -6,9 +6,10 @@ from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
 from turncredit.rollout import asynchronous, lockstep
+from turncredit.rollout.rows import without_lost
 from turncredit.worlds.base import Question
 
-__all__ = ["roll_out"]
+__all__ = ["roll_out", "without_lost"]
 
 
 def roll_out(

@@ -19,7 +19,7 @@ from turncredit.environments.oracle import oracle_turn
 from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Engine, Message, MessageEnd, Tokens
 from turncredit.records import Trajectory
-from turncredit.rollout.rows import Row, begin, close_turn, trajectory_of, turn_of
+from turncredit.rollout.rows import LOST, Row, begin, close_turn, trajectory_of, turn_of
 from turncredit.seeding import derive
 from turncredit.worlds.base import Question
 
@@ -66,16 +66,13 @@ def roll_out(
     """One trajectory per entry of `questions`, by the rules of `lockstep.roll_out`.
 
     A trajectory whose engine or environment raises ends there with stop reason `error` and without
-    a reward, which `missing_rewards` counts; the others go on.  So it does if the engine returns
-    less or more than a message.  The first error is logged, and raised if it met all trajectories.
-    The seed of a message is a function of (seed, step, row, turn).
+    a reward, which `missing_rewards` and `lost` count; the others go on.  So it does if the engine
+    returns less or more than a message.  The first error is logged, and raised if it met all
+    trajectories.  The seed of a message is a function of (seed, step, row, turn).
     """
     if not temperature > 0:
         raise ValueError(f"temperature = {temperature} must be above 0")
-    rows = [
-        begin(vocabulary, environment, question, seed, step, index, max_tokens)
-        for index, question in enumerate(questions)
-    ]
+    rows = begin(vocabulary, environment, questions, seed, step, max_tokens)
     ended = vocabulary.message_end(closing_tags(environment.actions))
 
     async def say(player: _Player) -> bool:
@@ -136,7 +133,7 @@ def _lost(player: _Player) -> Trajectory:
         turns=tuple(turn_of(turn, player.logprobs, player.entropies) for turn in turns),
         reward=None,
         success=False,
-        stop_reason="error",
+        stop_reason=LOST,
         grounded=row.grounded,
         oracle_turn=oracle_turn(row.episode, len(turns)),
     )

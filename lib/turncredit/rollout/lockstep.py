@@ -4,7 +4,7 @@ All rows share one position, so the KV cache needs no padding and no position bo
 and observations are fed as ids; sampled ids are never decoded and encoded again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -43,11 +43,12 @@ def roll_out(
     if not temperature > 0:
         raise ValueError(f"temperature = {temperature} must be above 0")
     limit = policy.settings.max_tokens
-    rows = [
-        begin(vocabulary, environment, question, seed, step, index, limit)
-        for index, question in enumerate(questions)
-    ]
+    rows = begin(vocabulary, environment, questions, seed, step, limit)
     ended = vocabulary.message_end(closing_tags(environment.actions))
+
+    def is_over(said: Sequence[int]) -> bool:
+        return len(said) >= max_turn_tokens or ended(said)
+
     # One line a row: more rows at the end leave the numbers of the first ones alone.
     stream = torch_stream(seed, "sampling", step)
     uniforms = torch.rand(len(rows), limit, generator=stream, dtype=_precision(len(vocabulary)))
@@ -65,11 +66,7 @@ def roll_out(
             draws = uniforms[[row.index for row in speakers], position].to(logits.device)
             ids, statistics = sample(logits, draws)
             record.append(statistics)
-            for mark, (row, token) in enumerate(zip(speakers, ids.tolist(), strict=True), recorded):
-                _say(row, token, mark)
-                said = row.turns[-1].sampled_ids
-                if len(said) >= max_turn_tokens or ended(said):
-                    close_turn(row, vocabulary)
+            _say(speakers, ids.tolist(), recorded, is_over, vocabulary)
             recorded += len(speakers)
         alive = _still_alive(alive, decoder)
         if not alive:
@@ -117,11 +114,24 @@ def _read_prompts(policy: Policy, rows: Sequence[Row]) -> Decoder:
     return decoder
 
 
-def _say(row: Row, token: int, mark: int) -> None:
-    """Add a sampled token, whose log-prob and entropy lie at `mark` of the record."""
-    row.turns[-1].sampled_ids.append(token)
-    row.turns[-1].marks.append(mark)
-    row.next_id = token
+def _say(
+    rows: Sequence[Row],
+    token_ids: Sequence[int],
+    mark: int,
+    is_over: Callable[[Sequence[int]], bool],
+    vocabulary: Tokens,
+) -> None:
+    """Add a sampled token to each row, and close the turns that are over.
+
+    Their log-probs and entropies lie in the record one after the other, the first at `mark`.
+    """
+    for place, (row, token) in enumerate(zip(rows, token_ids, strict=True), mark):
+        turn = row.turns[-1]
+        turn.sampled_ids.append(token)
+        turn.marks.append(place)
+        row.next_id = token
+        if is_over(turn.sampled_ids):
+            close_turn(row, vocabulary)
 
 
 def _still_alive(alive: list[Row], decoder: Decoder) -> list[Row]:

@@ -1,5 +1,6 @@
 """Trajectories under way, by whatever engine: how they begin, close a turn and become records."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from turncredit.environments.oracle import oracle_turn
@@ -8,6 +9,14 @@ from turncredit.policies.protocol import Tokens
 from turncredit.records import Trajectory, Turn
 from turncredit.seeding import python_stream
 from turncredit.worlds.base import Question
+
+LOST = "error"
+"""Stop reason of a trajectory that an error of the engine or environment ended."""
+
+
+def without_lost(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
+    """Those that no error ended: what a lost one would have done, nobody knows."""
+    return [trajectory for trajectory in trajectories if trajectory.stop_reason != LOST]
 
 
 @dataclass
@@ -51,24 +60,26 @@ class Row:
 def begin(
     vocabulary: Tokens,
     environment: Environment,
-    question: Question,
+    questions: Sequence[Question],
     seed: int,
     step: int,
-    index: int,
     max_tokens: int,
-) -> Row:
-    """The row of a question before its first turn.
+) -> list[Row]:
+    """A row for each question, before its first turn.
 
-    Raises ValueError if its prompt leaves no room among `max_tokens`.
+    Raises ValueError for a prompt that leaves no room among `max_tokens`.
     """
-    episode = environment.reset(question, python_stream(seed, "environment", step, index))
-    prompt_ids = vocabulary.encode_prompt(episode.prompt)
-    if len(prompt_ids) >= max_tokens:
-        raise ValueError(
-            f"max_tokens = {max_tokens} leaves no room after the {len(prompt_ids)} tokens of "
-            f"the prompt of question {question.id}"
-        )
-    return Row(index, question, episode, prompt_ids)
+    rows = []
+    for index, question in enumerate(questions):
+        episode = environment.reset(question, python_stream(seed, "environment", step, index))
+        prompt_ids = vocabulary.encode_prompt(episode.prompt)
+        if len(prompt_ids) >= max_tokens:
+            raise ValueError(
+                f"max_tokens = {max_tokens} leaves no room after the {len(prompt_ids)} tokens of "
+                f"the prompt of question {question.id}"
+            )
+        rows.append(Row(index, question, episode, prompt_ids))
+    return rows
 
 
 def close_turn(row: Row, vocabulary: Tokens) -> None:

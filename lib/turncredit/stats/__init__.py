@@ -2,10 +2,9 @@
 
 Seeds are the unit: a run is one value, and neither interval nor test sees the uncertainty of the
 fixed evaluation questions.  Warm starts are blocks, since runs that begin with the same weights
-tend to end alike: seed s starts from warm start s modulo their number (`seed_blocks`).  Functions
-that take `{block: values}` resample, compare or pool within the blocks and weigh these equally, so
-what they say holds for the warm starts at hand and not for ones that were never drawn.  A value
-that is NaN is missing: left out, counted, never 0.
+tend to end alike.  Functions that take `{block: values}` (`by_block`) resample, compare or pool
+within the blocks and weigh these equally, so what they say holds for the warm starts at hand and
+not for ones that were never drawn.  A value that is NaN is missing: left out, counted, never 0.
 
 `curves` smooths and dates, `intervals` and `blocks` bound means, `proportions` and `strata` treat
 outcomes that happen or not, such as a collapse, `comparison` and `spread` tell one arm from
@@ -14,15 +13,13 @@ another, `power` says how many seeds that takes, `families` corrects for having 
 
 from turncredit.stats.blocks import (
     BlockInterval,
-    block_difference,
     block_mean,
     block_paired_difference,
-    seed_blocks,
+    by_block,
 )
 from turncredit.stats.comparison import (
     effect_size,
     interquartile_mean,
-    paired_effect_size,
     probability_of_improvement,
 )
 from turncredit.stats.curves import Windows, ema, shift_step, windows
@@ -30,12 +27,10 @@ from turncredit.stats.families import holm
 from turncredit.stats.intervals import (
     Estimate,
     Interval,
-    bootstrap_interval,
     paired_difference,
     t_interval,
 )
 from turncredit.stats.power import (
-    block_power,
     detectable_mean_difference,
     detectable_rate,
     fisher_power,
@@ -46,8 +41,6 @@ from turncredit.stats.proportions import (
     Rate,
     count_events,
     fisher_test,
-    odds_ratio,
-    rate_difference,
     rate_interval,
 )
 from turncredit.stats.spread import sd_ratio
@@ -66,13 +59,11 @@ __all__ = [
     "Interval",
     "Rate",
     "Windows",
-    "block_difference",
     "block_mean",
     "block_paired_difference",
-    "block_power",
     "block_rate",
     "block_rate_difference",
-    "bootstrap_interval",
+    "by_block",
     "cmh_test",
     "count_blocks",
     "count_events",
@@ -85,14 +76,10 @@ __all__ = [
     "holm",
     "interquartile_mean",
     "mean_power",
-    "odds_ratio",
     "paired_difference",
-    "paired_effect_size",
     "probability_of_improvement",
-    "rate_difference",
     "rate_interval",
     "sd_ratio",
-    "seed_blocks",
     "seeds_for_rates",
     "shift_step",
     "t_interval",

@@ -4,7 +4,7 @@ Differences of means themselves have their intervals in `intervals` and `blocks`
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy import optimize
@@ -24,7 +24,7 @@ def probability_of_improvement(
     Agarwal et al. 2021 ("Deep RL at the edge of the statistical precipice", section 4.3), with
     their percentile interval from drawing the runs of each arm within each stratum.  There the
     strata are tasks, here tasks or warm starts: a, b: {stratum: (seeds,)}.  A stratum that one arm
-    has no value in is left out.  Few seeds: see `bootstrap_interval` for how narrow it is.
+    has no value in is left out.  Of few seeds percentiles are too narrow (see `intervals`).
 
     >>> probability_of_improvement({0: [1, 2]}, {0: [0, 2]}, seed=0).value  # wins 1 1/2 of 2, ...
     0.625
@@ -83,24 +83,6 @@ def effect_size(a: Sequence[float], b: Sequence[float], *, level: float = 0.95) 
     d = _ratio(float(first.mean() - second.mean()), math.sqrt(squares / degrees))
     scale = math.sqrt(1 / len(first) + 1 / len(second))
     return Estimate(*_hedges(d, scale, degrees, level), n, lost + also)
-
-
-def paired_effect_size(
-    a: Mapping[int, float], b: Mapping[int, float], *, level: float = 0.95
-) -> Estimate:
-    """Hedges' g of pairs: mean of a - b over the standard deviation of a - b (d_z), bias-corrected.
-
-    a, b: seed to value.  Not comparable with `effect_size`, whose unit is the spread of the runs.
-    `missing` counts seeds without a partner.  NaN below three pairs, or if all differences are
-    equal.
-    """
-    seeds = sorted(set(a) | set(b))
-    both, missing = known_values([a.get(s, math.nan) - b.get(s, math.nan) for s in seeds])
-    n = len(both)
-    if n < 3:
-        return Estimate(math.nan, math.nan, math.nan, n, missing)
-    d = _ratio(float(both.mean()), float(both.std(ddof=1)))
-    return Estimate(*_hedges(d, math.sqrt(1 / n), n - 1, level), n, missing)
 
 
 def _win_share(first: np.ndarray, second: np.ndarray) -> np.ndarray:

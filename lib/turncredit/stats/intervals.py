@@ -1,8 +1,9 @@
 """Intervals of a mean over seeds that form no blocks.
 
-The results table uses `t_interval` throughout: with the three to ten seeds of an experiment the
-percentile bootstrap is too narrow (see there), and one rule for all rows can be compared.  All
-treat seeds as independent draws.
+`t_interval` throughout: with three to ten seeds a percentile bootstrap is too narrow.  Of the 27
+equally likely samples of three seeds one holds the smallest value alone, so that its 95 % interval
+is the range of the values, which covers the mean of a symmetric distribution with probability 3/4.
+All treat seeds as independent draws.
 """
 
 import math
@@ -12,14 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats as distributions
 
-from turncredit.seeding import derive
-
 
 @dataclass(frozen=True)
-class Interval:
-    """A mean over seeds with its interval; NaN where there are too few values to say."""
+class Estimate:
+    """A mean, rate, ratio or effect size with its interval; NaN where there is none."""
 
-    mean: float
+    value: float
     low: float
     high: float
     n: int
@@ -29,16 +28,13 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A rate, ratio or effect size with its interval; NaN where it does not exist."""
+class Interval(Estimate):
+    """An estimate that is a mean over seeds."""
 
-    value: float
-    low: float
-    high: float
-    n: int
-    """Values used."""
-    missing: int
-    """Values that were NaN; not in `n`."""
+    @property
+    def mean(self) -> float:
+        """The value by its name."""
+        return self.value
 
 
 def t_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
@@ -55,27 +51,6 @@ def t_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
     quantile = distributions.t.ppf((1 + level) / 2, n - 1)
     half = float(quantile * present.std(ddof=1) / math.sqrt(n))
     return Interval(mean, mean - half, mean + half, n, missing)
-
-
-def bootstrap_interval(
-    values: Sequence[float], *, level: float = 0.95, draws: int = 10_000, seed: int
-) -> Interval:
-    """Percentile bootstrap interval of the mean, drawing seeds with replacement.
-
-    values: (seeds,), NaN = missing, left out and counted.  Weak for few seeds: of the 27 equally
-    likely samples of three, one holds the smallest value alone, which is more than 2.5 %, so that
-    the 95 % interval is the range of the values.  That range covers the mean of a symmetric
-    distribution with probability 3/4, not 0.95.
-    """
-    present, missing = known_values(values)
-    n = len(present)
-    mean = float(present.mean()) if n else math.nan
-    if n < 2:
-        return Interval(mean, math.nan, math.nan, n, missing)
-    generator = np.random.default_rng(derive(seed, "bootstrap"))
-    means = present[generator.integers(n, size=(draws, n))].mean(axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(mean, float(low), float(high), n, missing)
 
 
 def paired_difference(

@@ -4,16 +4,14 @@ Powers are chances of a two-sided test at level `alpha`; the seeds are per arm.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 from scipy import optimize
 from scipy import stats as distributions
 
-from turncredit.seeding import derive
-from turncredit.stats.proportions import Rate
-from turncredit.stats.strata import hypergeometric, mid_p
+from turncredit.stats.strata import hypergeometric
 
 _MOST_SEEDS = 100_000
 
@@ -59,31 +57,6 @@ def seeds_for_rates(
     return _first_lasting(
         lambda seeds: fisher_power(a, b, seeds, alpha=alpha) >= power, max(2, normal // 2)
     )
-
-
-def block_power(
-    a: Sequence[float],
-    b: Sequence[float],
-    seeds: int,
-    *,
-    alpha: float = 0.05,
-    experiments: int = 2_000,
-    seed: int,
-) -> float:
-    """Share of simulated experiments in which the mid-p test of `cmh_test` tells two arms apart.
-
-    a, b: the rate of each block; seeds: in each block, per arm.  Standard error of the result at
-    most sqrt(1 / (4 experiments)), 0.011 for 2000.
-    Raises ValueError if the arms differ in their number of blocks.
-    """
-    if len(a) != len(b):
-        raise ValueError(f"a has {len(a)} blocks, b {len(b)}")
-    _require_rates(*a, *b)
-    generator = np.random.default_rng(derive(seed, "block power"))
-    events = generator.binomial(seeds, [a, b], size=(experiments, 2, len(a)))
-    # The order of the blocks does not matter to the test, so that few tables are all different.
-    tables = [tuple(sorted(zip(first, second, strict=True))) for first, second in events.tolist()]
-    return float(np.mean([_mid_p(table, seeds) < alpha for table in tables]))
 
 
 def mean_power(
@@ -169,8 +142,3 @@ def _rejected(seeds: int, alpha: float) -> np.ndarray:
         p = (chances[None] * (chances[None] <= chances[:, None] * (1 + 1e-7))).sum(axis=1)
         rejected[first, events - first] = p <= alpha
     return rejected
-
-
-@lru_cache(maxsize=20_000)
-def _mid_p(table: tuple[tuple[int, int], ...], seeds: int) -> float:
-    return mid_p([(Rate(first, seeds), Rate(second, seeds)) for first, second in table])

@@ -1,4 +1,4 @@
-"""Outcomes that happen or not, such as a collapse: rates, their differences and Fisher's test.
+"""Outcomes that happen or not, such as a collapse: rates, their intervals and Fisher's test.
 
 Counts come from `count_events`, which leaves missing outcomes out and says how many they were.
 """
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats as distributions
-from scipy.stats import contingency
 
 from turncredit.stats.intervals import Estimate, known_values
 
@@ -60,18 +59,6 @@ def rate_interval(rate: Rate, *, level: float = 0.95) -> Estimate:
     return Estimate(rate.share, float(low), float(high), rate.total, rate.missing)
 
 
-def rate_difference(a: Rate, b: Rate, *, level: float = 0.95) -> Estimate:
-    """Share of a minus share of b with Newcombe's interval of the difference of two rates.
-
-    Newcombe 1998b, method 10: the distances from the shares to their Wilson limits, squared and
-    added.  `n` and `missing` are those of both; NaN if one of them has no outcomes.
-    """
-    value = a.share - b.share
-    limits = [wilson(rate.share, rate.total, _quantile(level)) for rate in (a, b)]
-    low, high = square_and_add((a.share, b.share), limits)
-    return Estimate(value, low, high, a.total + b.total, a.missing + b.missing)
-
-
 def fisher_test(a: Rate, b: Rate) -> float:
     """Two-sided p value of Fisher's exact test that both rates are equal; NaN without outcomes.
 
@@ -83,20 +70,6 @@ def fisher_test(a: Rate, b: Rate) -> float:
     if not a.total or not b.total:
         return math.nan
     return float(distributions.fisher_exact(_table(a, b)).pvalue)
-
-
-def odds_ratio(a: Rate, b: Rate, *, level: float = 0.95) -> Estimate:
-    """Odds of a over odds of b: conditional maximum likelihood with its exact interval.
-
-    Cornfield 1956; the estimate and interval that go with Fisher's test.  0 or infinite where a
-    cell is empty, with one finite end; NaN without outcomes, or if all or none of them are events.
-    """
-    n, missing = a.total + b.total, a.missing + b.missing
-    if not a.total or not b.total or a.events + b.events in (0, n):
-        return Estimate(math.nan, math.nan, math.nan, n, missing)
-    found = contingency.odds_ratio(_table(a, b), kind="conditional")
-    interval = found.confidence_interval(level)
-    return Estimate(found.statistic, float(interval.low), float(interval.high), n, missing)
 
 
 def wilson(share: float, total: float, quantile: float) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """Drawing the groups of a step: questions, rollouts, and again where a group teaches nothing."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from turncredit.dynamic_sampling import NoUsableGroups, resample_groups
@@ -46,17 +47,8 @@ def collect(
             settings.questions_per_step, python_stream(stream, "questions", step)
         )
         asked.update({question.id: question for question in questions})
-        trajectories = roll_out(
-            policy,
-            vocabulary,
-            environment,
-            [question for question in questions for _ in range(settings.group_size)],
-            seed=stream,
-            step=step,
-            max_turn_tokens=settings.max_turn_tokens,
-        )
-        size = settings.group_size
-        rounds.append([trajectories[i : i + size] for i in range(0, len(trajectories), size)])
+        parts = (policy, vocabulary, environment, questions, settings)
+        rounds.append(_groups(*parts, seed=stream, step=step))
         return rounds[-1]
 
     if settings.resampling is None:
@@ -69,6 +61,30 @@ def collect(
     except NoUsableGroups as error:
         groups, counts = rounds[0], error.counts
     return _together(groups, counts, asked)
+
+
+def _groups(
+    policy: Policy,
+    vocabulary: Tokens,
+    environment: Environment,
+    questions: Sequence[Question],
+    settings: TrainingSettings,
+    *,
+    seed: int,
+    step: int,
+) -> list[list[Trajectory]]:
+    """`group_size` trajectories of each question."""
+    size = settings.group_size
+    trajectories = roll_out(
+        policy,
+        vocabulary,
+        environment,
+        [question for question in questions for _ in range(size)],
+        seed=seed,
+        step=step,
+        max_turn_tokens=settings.max_turn_tokens,
+    )
+    return [trajectories[i : i + size] for i in range(0, len(trajectories), size)]
 
 
 def _teaches(group: list[Trajectory]) -> bool:

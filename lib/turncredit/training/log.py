@@ -11,6 +11,7 @@ from turncredit.credit import Credit
 from turncredit.credit.weights import weight_statistics
 from turncredit.dynamic_sampling import usable_groups
 from turncredit.records import Trajectory
+from turncredit.rollout import without_lost
 from turncredit.signals import (
     action_columns,
     divergence_columns,
@@ -41,17 +42,18 @@ def step_metrics(
     trajectories: Sequence[Trajectory], batch: TurnBatch, credit: Credit
 ) -> dict[str, float]:
     """The columns of metrics.csv that do not depend on the update; see docs/diagnostics.md."""
-    rewards = batch.rewards[~batch.rewards.isnan()]
+    known, whole = ~batch.rewards.isnan(), without_lost(trajectories)
     return {
-        "reward": rewards.mean().item(),
-        "success": batch.success.float().mean().item(),
-        "missing_rewards": len(batch.rewards) - len(rewards),
+        "reward": batch.rewards[known].mean().item(),
+        "success": batch.success[known].float().mean().item(),
+        "missing_rewards": int((~known).sum()),
+        "lost": len(trajectories) - len(whole),
         "entropy": total_entropy(batch),
         "tokens": int(batch.response_mask.sum()),
         "zero_variance_groups": zero_variance_share(batch),
         "small_spread_groups": small_spread_groups(batch),
         "repeated_tokens": repeated_share(batch),
-        **outcome_shares(trajectories),
+        **outcome_shares(whole),
         **mismatch(batch),
         **mean_divergences(batch),
         **weight_statistics(batch, credit.base, credit.weights),

@@ -1,6 +1,6 @@
 """The training loop: rollout, score, credit, clipped updates, log; straight down the page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from turncredit.batching import TurnBatch, from_trajectories
 from turncredit.environments.protocol import Environment
 from turncredit.objectives import kl_in_rewards
 from turncredit.policies.protocol import Policy, Tokens
+from turncredit.records import Trajectory
 from turncredit.reward_shaping import soft_overlong_penalty
 from turncredit.seeding import torch_stream
 from turncredit.signals import clip_fractions_by_sign, ratio_columns
@@ -51,9 +52,8 @@ def train(
         clock.lap("rollout")
         batch = from_trajectories(drawn.trajectories, group_ids=drawn.group_ids)
         batch, filled = method.fill(batch, policy, vocabulary, drawn)
-        parts = split_updates(
-            batch, settings.updates_per_batch, torch_stream(seed, "updates", step)
-        )
+        shuffle = torch_stream(seed, "updates", step)
+        parts = split_updates(batch, settings.updates_per_batch, shuffle)
         first = parts[0] if settings.micro_batch is None else None
         batch, live = rescore(policy, batch, reference, first=first)
         clock.lap("logprobs")
@@ -70,12 +70,26 @@ def train(
         clock.lap("update")
         metrics = {"tool_failures": sum(environment.failures.values()) - failed_before}
         metrics |= step_metrics(drawn.trajectories, batch, credit) | updates | drawn.counts | filled
-        advantages = method.as_clipped(batch, advantages)
-        metrics |= clip_fractions_by_sign(batch, current, advantages, **method.clip)
-        ratios = ratio_columns(batch, current, advantages, **method.clip)
-        rows = turn_rows(drawn.trajectories, batch, **ratios)
+        clipped, rows = _clip_columns(method, drawn.trajectories, batch, current, advantages)
         clock.lap("metrics")
-        yield StepLog(step, metrics, rows, clock.laps, drawn.trajectories)
+        yield StepLog(step, metrics | clipped, rows, clock.laps, drawn.trajectories)
+
+
+def _clip_columns(
+    method: Method,
+    trajectories: Sequence[Trajectory],
+    batch: TurnBatch,
+    current: Tensor,
+    advantages: Tensor,
+) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """The clip fractions of metrics.csv and the rows of turns.csv, which have theirs.
+
+    current, advantages: [B, L], what each trajectory's own update began with.
+    """
+    advantages = method.as_clipped(batch, advantages)
+    ratios = ratio_columns(batch, current, advantages, **method.clip)
+    fractions = clip_fractions_by_sign(batch, current, advantages, **method.clip)
+    return fractions, turn_rows(trajectories, batch, **ratios)
 
 
 def shape_rewards(batch: TurnBatch, settings: TrainingSettings) -> TurnBatch:

@@ -191,7 +191,7 @@ class IndexSettings:
     """The corpus file; null where it lay at building."""
     device: str
     parameters: str
-    """FAISS's search parameters, such as nprobe=32; may be empty."""
+    """FAISS's search parameters: nprobe=32 of IVF, efSearch=64 of HNSW; may be empty."""
 
     def open(self) -> Retriever:
         """The retriever over the index.  Raises as `load_index` and `encoder_from_name` do."""

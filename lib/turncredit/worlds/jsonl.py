@@ -1,11 +1,12 @@
 """JSON lines, plain or gzipped, one at a time: every complaint names the file and the line."""
 
 import gzip
-import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from turncredit.retrieval.passages import parse_json
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -24,9 +25,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    """The JSON object on a line; ValueError naming file and line for anything else."""
+    """The JSON object on a line, read by `parse_json`.
+
+    Raises ValueError naming file and line for anything else.
+    """
     try:
-        record = json.loads(line.decode("utf-8"))
+        record = parse_json(line)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
     if type(record) is not dict:

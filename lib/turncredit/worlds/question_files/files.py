@@ -1,6 +1,7 @@
 """Question files on disk: Parquet in Search-R1's schema, and the same columns as JSON lines."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,12 +97,20 @@ def _parquet_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     number = 0
     with path.open("rb") as handle:
         try:
-            for batch in parquet.ParquetFile(handle).iter_batches(batch_size=_BATCH):
+            file = parquet.ParquetFile(handle)
+            _check_columns(file.schema_arrow.names)
+            for batch in file.iter_batches(batch_size=_BATCH):
                 for record in batch.to_pylist():
                     number += 1
                     yield number, record
         except (pyarrow.ArrowException, ValueError, OverflowError, OSError) as error:
             raise ValueError(f"{path}: not a sound Parquet file ({error})") from error
+
+
+def _check_columns(names: Sequence[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:  # the last would win, unseen
+            raise ValueError(f"the column {name!r} comes {count} times")
 
 
 def _write_parquet(path: Path, records: list[dict[str, Any]]) -> None:

@@ -21,7 +21,7 @@ class Problem:
 
     kind: str
     """broken: no row can be made of it; gold: something is wrong with its answers, if none is left
-    its reward is missing; duplicate: of an id."""
+    its reward is missing; duplicate: of an id; unreadable: the file ends here, before its end."""
     row: int
     id: str
     detail: str
@@ -49,6 +49,16 @@ class FileReport:
         return self.rows > 0 and not self.problems
 
     @property
+    def writable(self) -> bool:
+        """Whether all rows may go into another file: a missing gold answer is all that is wrong."""
+        return self.rows > 0 and set(self.counts) <= {"gold"}
+
+    @property
+    def status(self) -> int:
+        """0 if all is sound, 1 if rows are bad or there are none, 2 if the file cannot be used."""
+        return 2 if "unreadable" in self.counts else 0 if self.sound else 1
+
+    @property
     def counts(self) -> Counter[str]:
         """Problems of each kind."""
         return Counter(problem.kind for problem in self.problems)
@@ -60,7 +70,7 @@ def validate(
     """Read all rows of a file and report; arguments as of `read_rows`.
 
     Rows are never dropped here: one with bad gold answers keeps its place and its reward is
-    missing.  A file that cannot be read to its end has that as its last problem.
+    missing.  A file that cannot be read to its end has that as its last problem, `unreadable`.
     Raises FileNotFoundError when there is none.
     """
     report = FileReport(path, sha256=sha256_file(path))
@@ -84,7 +94,7 @@ def validate(
             rows.append(row)
             report.problems += _problems(number, row, record, seen)
     except ValueError as error:
-        broken(report.rows + 1, error)
+        report.problems.append(Problem("unreadable", report.rows + 1, "", str(error)))
     report.content_sha256 = rows_sha256(rows)
     report.sources = Counter(f"{row.data_source}/{row.split}" for row in rows)
     questions = Counter((r.data_source, r.split, normalise_answer(r.question)) for r in rows)

@@ -115,14 +115,15 @@ def from_record(
 ) -> QuestionRow:
     """A row from its columns; `data_source` and `split` stand in where the record has none.
 
-    `position` (from 0) stands in for the index.  Without a `question` column the question is what
+    `position` (from 0) stands in for the index, and the index for an id that is null or absent; a
+    null or empty text is as good as none.  Without a `question` column the question is what
     follows "Question: " in the last message of the prompt.  Unparseable gold answers give a row
     without answers (`gold_answers` says why); all else raises ValueError naming the field.
     """
-    extra = record.get("extra_info") or {}
+    extra = _given(record, "extra_info", {})
     _require(type(extra) is dict, "extra_info", extra)
-    prompt = _messages(record.get("prompt") or [])
-    source = record.get("data_source") or data_source
+    prompt = _messages(_given(record, "prompt", []))
+    source = _given(record, "data_source", data_source)
     _require(type(source) is str, "data_source", source)
     check_source(source, sources)
     index = position if extra.get("index") is None else extra["index"]
@@ -131,9 +132,9 @@ def from_record(
     identity = index if identity is None else identity
     _require(type(identity) in (str, int), "id", identity)
     texts = {
-        "split": extra.get("split") or split,
-        "ability": record.get("ability") or ABILITY,
-        "agent_name": record.get("agent_name") or "",
+        "split": _given(extra, "split", split),
+        "ability": _given(record, "ability", ABILITY),
+        "agent_name": _given(record, "agent_name", ""),
     }
     for name, value in texts.items():
         _require(type(value) is str, name, value)
@@ -198,6 +199,11 @@ def to_question(row: QuestionRow) -> Question:
     """The question of a row: id unique among all sources, kind = source, no hops, no guess."""
     identity = f"{row.data_source}-{row.split}-{row.id}"
     return Question(identity, row.question, row.answers, hops=(), kind=row.data_source, guess="")
+
+
+def _given(record: dict[str, Any], name: str, otherwise: Any) -> Any:
+    value = record.get(name)
+    return otherwise if value is None or value == "" else value  # and not 0 or False
 
 
 def _answers(value: Any) -> tuple[str, ...]:
