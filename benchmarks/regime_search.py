@@ -6,8 +6,8 @@ Without an option it lists the regimes by number and trains nothing.  Otherwise 
 those of `--only 3 5`: four or eight seeds each, from four warm starts, as many runs at a time as
 there are cores.  `--table` gets a row for each, with the columns of results/cpu/regime_search.csv.
 Runs lie below the cache folder, and what is finished is not trained again.  Other code, or another
-machine, gives other numbers: the last bits of a sum decide what is sampled.  `--smoke` trains the
-first seed of each for two steps on the tasks of tier smoke.
+machine, gives other numbers: the last bits of a sum decide what is sampled.  `--smoke`, with
+either of them, trains the first seed of each for two steps on the tasks of tier smoke.
 """
 
 import argparse

@@ -277,7 +277,7 @@ def test_every_claim_can_be_reproduced_contradicted_and_left_open(one):
     assert row["verdict"] == NOT_TESTABLE and "undecided" in row["reason"], row
 
 
-def test_the_reference_run_has_the_seeds_that_each_claim_asks_for():
+def test_four_or_eight_seeds_decide_what_is_clear():
     """Four or eight of four warm starts; one of each tells nothing of a ratio of spreads."""
     for one in MEASURED:
         for table, found in zip(clear_tables(one.test), (REPRODUCED, NOT_REPRODUCED), strict=True):

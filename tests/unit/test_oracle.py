@@ -377,6 +377,15 @@ def test_a_passage_that_only_another_document_cuts_off_can_still_be_searched_for
     assert played(untitled, asked, find, GUESS) == 1
 
 
+@pytest.mark.parametrize("passage", ["{title} {text}", "<doc> {title} {text}", "{title}: {text}"])
+def test_a_title_that_begins_with_the_one_in_need_is_another_document(passage):
+    film, ann = shelf(by_hand()).documents
+    other = ListWorld((film, document("ann lee", "no relation"), ann))
+    environment = short_horizon(world=other, passage=passage, search_results=1)
+    find, miss = "<search> film </search>", "<search> ann lee </search>"
+    assert played(environment, by_hand(), find, miss, GUESS) == 2
+
+
 # --- environments of one's own
 
 

@@ -2,7 +2,7 @@
 twice, and each has its reference where it is compared."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 
@@ -76,7 +76,9 @@ def test_every_warm_start_has_as_many_seeds_as_the_others(tier):
         pytest.skip("one or two seeds show that the pages are drawn, not how far results differ")
     for notebook, experiment in experiments(tier).items():
         for plan in experiment.plans:
-            assert len(plan.seeds) % len(experiment.warm_start_seeds) == 0, notebook
+            starts = Counter(seed % len(experiment.warm_start_seeds) for seed in plan.seeds)
+            assert len(starts) == len(experiment.warm_start_seeds), notebook
+            assert len(set(starts.values())) == 1, notebook
 
 
 def test_the_headline_arms_have_sixteen_seeds_on_the_trap():

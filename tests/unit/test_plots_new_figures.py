@@ -146,13 +146,14 @@ def test_a_task_and_an_arm_without_runs_are_named_beside_those_that_have_some(dr
     for name, figure in drawn.items():
         said = [text for text in texts(figure) if "no runs" in text]
         expected = {"lambda_sweep": 2, "clip_grid": 6}.get(name)
+        if name == "early_warnings":
+            assert "GiGPO: no runs" in figure.axes[0].get_title(loc="right")
+            continue
         assert said, name
         if expected is not None:
             assert said == ["no runs"] * expected, name
         elif name in ("entropy_divergence", "exploration", "difficulty_bins"):
             assert "no runs: GiGPO" in said, name
-        elif name == "early_warnings":
-            assert "GiGPO: no runs" in figure.axes[0].get_title(loc="right")
         else:
             assert len(said) >= 2, name
 
@@ -180,6 +181,39 @@ def test_every_seed_is_a_line_in_the_first_panel(drawn, name):
     thin = [line for line in lines if line.get_linewidth() < 1]
     arms_or_actions = 1 if name == "collapse_curves" else 2
     assert len(thin) == SEEDS * arms_or_actions
+
+
+def test_a_mean_alone_is_seen_and_a_missing_one_parts_its_line():
+    table = sweep()
+    table = table[(table["guard"] == "absolute") | (table["temperature"] == 1.0)]
+    nowhere = pd.DataFrame(columns=["task", "mean", "low", "high", "n"])
+    figure = plots.lambda_sweep(table, nowhere, TASKS[:1], ("absolute", "none"))
+    whole, alone = figure.axes[0].lines
+    assert list(whole.get_ydata()) == [1.5, 1.5]
+    assert math.isnan(alone.get_ydata()[0]) and alone.get_ydata()[1] == 1.5
+    assert alone.get_marker() not in ("", "None", None)
+
+
+def test_one_seed_of_the_baseline_has_a_mean_and_no_band():
+    found = {"task": TASKS[0], "mean": 0.5, "low": math.nan, "high": math.nan, "n": 1}
+    figure = plots.lambda_sweep(sweep(), pd.DataFrame([found]), TASKS[:1], ("absolute", "none"))
+    assert not figure.axes[0].patches
+    assert [0.5, 0.5] in [list(line.get_ydata()) for line in figure.axes[0].lines]
+    figure.draw_without_rendering()
+
+
+def test_a_clip_range_without_runs_has_a_place_and_no_dot():
+    waiting = {"level": "token", "clip_range": 0.3, "updates": math.nan, "seed": math.nan}
+    alone = waiting | {"level": "turn"}
+    figure = plots.clip_grid(pd.concat([clips(), pd.DataFrame([waiting, alone])]))
+    axis = figure.axes[0]
+    ticks = figure.axes[6].get_xticklabels()  # of the last row
+    assert [tick.get_text() for tick in ticks] == ["0.1", "0.2", "0.3"]
+    assert axis.get_title(loc="right") == "seeds per point: 0–3"
+    assert dots(figure) == 3 * 4 * SEEDS
+    assert [text.get_text() for text in figure.axes[1].texts] == ["no runs"]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["1 update per batch", "2 updates per batch"]
 
 
 def test_collapsed_seeds_are_hollow_and_shapes_are_warm_starts(drawn):
@@ -229,7 +263,8 @@ def test_warnings_are_aligned_at_the_event_of_the_seeds_that_have_it(drawn):
     assert at_event["clip_fraction"].item() == pytest.approx(0.1 + 0.01 * (1 + 10 * 3))
     assert at_event["entropy_turn_0"].item() == 0.1
     figure = drawn["early_warnings"]
-    assert texts(figure).count("not measured") == 1 and len(figure.axes) == 2 * len(WARNINGS)
+    measured = [name for name in WARNINGS if table[name].notna().any()]
+    assert len(measured) == len(WARNINGS) - 1 == len(figure.axes)  # of the task with an event
     never = outcomes().assign(collapse_step=math.nan)
     figure = plots.early_warnings(warnings_of(never), never, *GRID)
     assert texts(figure).count("no collapse") == len(WARNINGS)

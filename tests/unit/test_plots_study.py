@@ -1,48 +1,70 @@
 """A study reads an experiment beside its baseline; every figure of the gallery draws from it."""
 
 import json
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 import pandas as pd
 import pytest
 
 from turncredit import plots
-from turncredit.plans import Experiment, Plan
+from turncredit.plans import Experiment, Plan, named_methods
 from turncredit.plots.gallery import CAPTIONS, EXHIBITS, GALLERY
 from turncredit.results import write_table
 from turncredit.storage import write_json
 from turncredit.training import FIRST_K, Method
 
-GRPO = Method("grpo", {}, "none", {}, "ppo_clip", {})
 AEM = Method("grpo", {}, "aem", {}, "ppo_clip", {})
 STEPS = 30
 
 
-def write_run(root, task: str, arm: str, seed: int, *, grounded: float = 0.5) -> None:
-    """A finished run whose numbers follow from its seed; its policy ends with `grounded`."""
+def methods(*arms: str) -> dict[str, Method]:
+    return {arm: Method(**values) for arm, values in named_methods(arms).items()}
+
+
+def write_run(
+    root,
+    task: str,
+    arm: str,
+    seed: int,
+    *,
+    grounded: float = 0.5,
+    gain: float = 0.0,
+    clips: float = 0.01,
+    updates: int = 2,
+) -> None:
+    """A finished run whose numbers follow from its seed; its policy ends with `grounded`.
+
+    `gain` adds to exact match and to the largest turn weight; `clips`: its clip fraction at even
+    steps, 0 at odd ones.
+    """
     folder = root / task / arm / f"seed_{seed}"
     folder.mkdir(parents=True)
-    shares = {"search_first": 0.9, "clip_fraction": 0.01, "turns": 5.0, "missing_rewards": 0}
-    shares |= {"weight_min": 0.8, "weight_max": 1.3, "mean_abs_prob_diff": 1e-7}
+    shares = {"search_first": 0.9, "missing_rewards": 0, "mean_abs_prob_diff": 1e-7}
+    shares |= {"weight_min": 0.8, "weight_max": 1.3 + gain + 0.1 * seed}
     shares |= {"turn_ratio_max": 1.1, "divergence_k3": 0.0, "malformed": 0.0, "masked_share": 0.0}
     metrics = [
         {"step": s, "reward": 0.5 + 0.01 * seed, "entropy": 0.3, "grounded": grounded} | shares
+        | {"clip_fraction": clips * (s % 2 == 0), "turns": 4 + 2 * (s % 2)}
         for s in range(STEPS)
-    ]
+    ]  # fmt: skip
     write_table(folder / "metrics.csv", metrics)
     turn = {"trajectories": 8, "answered": 2, "answered_correct": 1}
     turn |= {f"entropy_k{k}": 0.2 for k in FIRST_K}
     turns = [{"step": s, "turn": t} | turn for s in range(STEPS) for t in range(3)]
     pd.DataFrame(turns).to_csv(folder / "turns.csv.gz", index=False)
     ends = {"hops": "all", "questions": 8, "turns": 5.0, "search_first": 0.9, "grounded": grounded}
-    ends |= {"exact_match": 0.5 + 0.02 * seed, "answer_first": 0.0, "guess_first": 0.1}
+    ends |= {"exact_match": 0.5 + gain + 0.02 * seed, "answer_first": 0.0, "guess_first": 0.1}
     write_table(folder / "eval.csv", [{"step": STEPS} | ends | {"malformed": 0.0}])
     timing = {"rollout": 0.1, "logprobs": 0.05, "credit": 0.01, "update": 0.1, "metrics": 0.01}
     found = {"questions": 8, "missing_rewards": 0, "success": 0.5}
     bins = [{"factor": "hops", "bin": "2 hops"}, {"factor": "search", "bin": "plain"}]
     write_table(folder / "difficulty.csv", [row | found for row in bins])
-    facts = {"seconds_of_a_step": timing, "steps_done": STEPS}
-    facts |= {"params": {"seed": seed, "method": arm, "warm_start_seed": seed % 2}}
+    facts = {"seconds_of_a_step": timing, "steps_done": STEPS, "evaluated_at": STEPS}
+    made_with = {"seed": seed, "warm_start_seed": seed % 2, "method": asdict(methods(arm)[arm])}
+    made_with["task"] = {"prior": task.split("-")[0], "training": {"updates_per_batch": updates}}
+    facts |= {"params": made_with}
     facts |= {"code_hash": "c", "seconds": 3.0, "stop_reason": "finished", "seed": seed}
     write_json(folder / "manifest.json", facts)
 
@@ -55,7 +77,7 @@ def experiment(tmp_path, monkeypatch):
     for task in ("trap", "map", "unasked"):
         for seed in range(4):
             write_run(baseline, task, "grpo", seed, grounded=0.0 if seed == 1 else 0.5)
-    write_run(baseline, "trap", "rloo", 0)
+    write_run(baseline, "trap", "dapo", 0)
     for task, arm in (("trap", "aem"), ("map", "aem"), ("trap", "aem_shuffle")):
         for seed in range(4):
             write_run(own, task, arm, seed)
@@ -138,3 +160,159 @@ def test_every_figure_of_the_gallery_has_a_caption():
 def test_an_unknown_figure_is_refused_by_name(experiment):
     with pytest.raises(ValueError, match=r"no figure 'pie'; there are: training_reward"):
         plots.draw(plots.open_study(experiment), "pie")
+
+
+def experiment_of(notebook: str, arms: Sequence[str], variants=(), further=()) -> Experiment:
+    """An experiment on the trap with one seed and two warm starts, and its further plans."""
+    changes = {variant: {"world": {"people": 3}} for variant in variants}
+    plans = tuple(Plan(("trap",), {v: {}}, methods(*others), (0,)) for v, others in further)
+    return Experiment("smoke", notebook, ("trap",), changes, methods(*arms), (0,), plans, (0, 1))
+
+
+STRENGTHS = {
+    "aem_no_guard": ("no guard", 1.0),
+    "aem_half": ("guard 0.1 nats", 0.5),
+    "aem": ("guard 0.1 nats", 1.0),
+    "aem_double": ("guard 0.1 nats", 2.0),
+    "aem_strict_guard": ("guard 0.5 nats", 1.0),
+}
+
+
+@pytest.fixture
+def strengths(tmp_path, monkeypatch):
+    """AEM at three temperatures, at two other guards, and beside it; AEM itself lies elsewhere.
+
+    Arm number i gains i / 100 over the baseline.  A second plan runs AEM and GRPO on a variant.
+    """
+    monkeypatch.setenv("TURNCREDIT_RESULTS", str(tmp_path))
+    own, variant = tmp_path / "15_what_is_missing", "trap-stochastic"
+    for number, arm in enumerate(STRENGTHS):
+        root = tmp_path / "12_aem" if arm == "aem" else own
+        write_run(root, "trap", arm, 0, gain=0.01 * number)
+        write_run(root, "trap", arm, 1, gain=0.01 * number)
+    for task, arm in (("trap", "gigpo"), ("trap", "aem_shuffle"), ("trap", "gspo_aem"),
+                      (variant, "grpo"), (variant, "aem")):  # fmt: skip
+        write_run(own, task, arm, 0)
+    for seed in range(3):
+        write_run(tmp_path / "10_grpo_baseline", "trap", "grpo", seed)
+    arms = [*(arm for arm in STRENGTHS if arm != "aem"), "gigpo", "aem_shuffle", "gspo_aem"]
+    return experiment_of("15_what_is_missing", arms, further=[("stochastic", ["grpo", "aem"])])
+
+
+BESIDE = ["10_grpo_baseline", "12_aem"]
+
+
+def test_the_sweep_holds_the_arms_that_differ_in_the_coefficient_alone(strengths):
+    rows = plots.sweep_rows(plots.open_study(strengths, beside=BESIDE))
+    points = rows.drop_duplicates("arm").set_index("arm")[["guard", "temperature"]]
+    assert dict(zip(points.index, points.itertuples(index=False, name=None), strict=True)) == (
+        STRENGTHS
+    )
+    assert list(points.index) == list(STRENGTHS), "guards ascend, and temperatures in them"
+    assert set(rows["task"]) == {"trap"}, "one arm of AEM on the variant is no sweep"
+    found = rows.set_index(["arm", "seed"])
+    for number, arm in enumerate(STRENGTHS):
+        for seed in range(2):
+            row = found.loc[(arm, seed)]
+            assert row["exact_match"] == pytest.approx(0.5 + 0.01 * number + 0.02 * seed)
+            assert row["alpha_spread"] == pytest.approx(0.5 + 0.01 * number + 0.1 * seed)
+
+
+def test_a_planned_arm_without_runs_keeps_its_place_in_the_sweep(strengths):
+    arms = strengths.arms | methods("aem_fivefold")
+    study = plots.open_study(replace(strengths, arms=arms), beside=BESIDE)
+    missing = plots.sweep_rows(study).set_index("arm").loc["aem_fivefold"]
+    assert (missing["guard"], missing["temperature"]) == ("guard 0.1 nats", 5.0)
+    assert missing[["task", "seed", "exact_match"]].isna().all()
+    axis, below = plots.draw(study, "lambda_sweep").axes
+    assert [tick.get_text() for tick in below.get_xticklabels()] == ["0.5", "1", "2", "5"]
+    means = axis.lines[1].get_ydata()
+    assert means[:3] == pytest.approx([0.52, 0.53, 0.54]) and math.isnan(means[3])
+
+
+def test_of_one_strength_the_sweep_shows_every_task(experiment):
+    rows = plots.sweep_rows(plots.open_study(experiment, beside=["10_base"]))
+    assert set(zip(rows["task"], rows["arm"], strict=True)) == {("trap", "aem"), ("map", "aem")}
+
+
+def test_runs_of_one_arm_with_two_methods_are_refused_by_the_sweep(strengths, tmp_path):
+    manifest = tmp_path / "12_aem" / "trap" / "aem" / "seed_1" / "manifest.json"
+    facts = json.loads(manifest.read_text())
+    facts["params"]["method"]["weight_options"]["temperature"] = 3.0
+    write_json(manifest, facts)
+    with pytest.raises(ValueError, match=r"/aem/seed_\d: other runs of aem have another method"):
+        plots.sweep_rows(plots.open_study(strengths, beside=BESIDE))
+
+
+CLIPS = {
+    "token_tight": ("token", "0.02"),
+    "grpo": ("token", "0.2"),
+    "turn_published": ("turn", "−0.003, +0.004"),
+    "gspo": ("sequence", "−0.0003, +0.0004"),
+}
+
+
+@pytest.fixture
+def clipping(tmp_path, monkeypatch):
+    """Four ranges and a turn weight after four updates on a batch, GRPO after two as well."""
+    monkeypatch.setenv("TURNCREDIT_RESULTS", str(tmp_path))
+    own = tmp_path / "13_is_clipping"
+    for number, arm in enumerate([*CLIPS, "high_is_turns"], start=1):
+        for seed in range(2):
+            write_run(own, "trap-four", arm, seed, clips=0.1 * number, updates=4)
+    write_run(own, "trap-two", "grpo", 0, clips=0.01, updates=2)
+    arms = [*CLIPS, "high_is_turns"]
+    return experiment_of("13_is_clipping", arms, ["four"], [("two", ["grpo"])])
+
+
+def test_the_clip_grid_holds_the_arms_that_differ_in_the_objective_alone(clipping):
+    rows = plots.clip_rows(plots.open_study(clipping))
+    assert len(rows) == 2 * len(CLIPS) + 1
+    points = rows.drop_duplicates("arm").set_index("arm")[["level", "clip_range"]]
+    assert {arm: (level, text) for arm, level, text in points.itertuples(name=None)} == CLIPS
+    token = rows[rows["level"] == "token"]
+    assert list(dict.fromkeys(token["clip_range"])) == ["0.02", "0.2"], "ranges ascend"
+    found = rows.set_index(["arm", "updates", "seed"])
+    for number, arm in enumerate(CLIPS, start=1):
+        assert found.loc[(arm, 4, 1), "clip_fraction"] == pytest.approx(0.05 * number)
+        assert found.loc[(arm, 4, 1), "exact_match"] == pytest.approx(0.52)
+        assert found.loc[(arm, 4, 1), "turns_sd"] == pytest.approx(math.sqrt(30 / 29))
+    assert found.loc[("grpo", 2, 0), "clip_fraction"] == pytest.approx(0.005)
+
+
+def test_a_clip_range_without_runs_keeps_its_place(clipping):
+    arms = clipping.arms | methods("sequence_wide")
+    study = plots.open_study(replace(clipping, arms=arms))
+    missing = plots.clip_rows(study).set_index("arm").loc["sequence_wide"]
+    assert (missing["level"], missing["clip_range"]) == ("sequence", "−0.003, +0.004")
+    assert missing[["task", "seed", "updates", "clip_fraction"]].isna().all()
+    axis = plots.draw(study, "clip_grid").axes[2]
+    assert len(axis.get_xticks()) == 2 and axis.get_title(loc="right") == "seeds per point: 0–2"
+
+
+def test_a_task_that_differs_in_more_than_the_updates_is_not_in_the_clip_grid(clipping, tmp_path):
+    write_run(tmp_path / "13_is_clipping", "map", "gspo", 0)
+    study = plots.open_study(
+        replace(clipping, further=(Plan(("map",), {}, methods("gspo"), (0,)),))
+    )
+    assert "map" in set(study.outcomes["task"])
+    assert set(plots.clip_rows(study)["task"]) == {"trap-four"}
+
+
+def test_figures_of_a_factor_are_kept_once_and_count_the_runs_they_show(strengths, clipping):
+    for experiment, beside, name, runs in (
+        (strengths, BESIDE, "lambda_sweep", 2 * len(STRENGTHS) + 3),
+        (clipping, [], "clip_grid", 2 * len(CLIPS) + 1),
+    ):
+        study = plots.open_study(experiment, beside=beside)
+        kept = [(f, c) for f, _, c in plots.exhibits(study, experiment) if name in f]
+        assert [file for file, _ in kept] == [f"{experiment.notebook}_{name}"]
+        assert f"{runs} runs, from 2 warm starts" in kept[0][1]
+
+
+def test_without_an_arm_beside_the_reference_no_figure_of_a_factor_is_kept(strengths):
+    without = replace(strengths, arms=methods("gigpo"), further=())
+    study = plots.open_study(without, beside=BESIDE)
+    names = [name for name, _, _ in plots.exhibits(study, without)]
+    assert names and not any("lambda_sweep" in name for name in names)
+    assert plots.draw(study, "lambda_sweep").axes

@@ -290,11 +290,12 @@ def test_every_number_has_tables_that_exist(reported):
         assert len(list(root.glob(pattern.removeprefix("results/smoke/")))) == 16, pattern
 
 
-def outcomes(a, b):
-    """Two arms on one task."""
+def outcomes(a, b, *, blocks=1):
+    """Two arms on one task, their seeds from so many warm starts in turn."""
     return pd.DataFrame(
         [
             {"task": "trap", "arm": arm, "seed": s, "exact_match": v, "collapsed": v, "shifted": 0}
+            | {"block": s % blocks}
             for arm, values in (("suffix_mask", a), ("grpo", b))
             for s, v in enumerate(values)
         ]
@@ -315,6 +316,17 @@ def test_the_seeds_needed_are_the_fewest_with_that_power():
     assert report.seeds_needed(rates, "trap", table) == stats.seeds_for_rates(
         0.2, 0.6, test="normal"
     )
+
+
+def test_what_separates_the_warm_starts_needs_no_seeds_and_hides_nothing():
+    near, far = [0.0, 0.0, 0.1, 0.1, 0.2, 0.2], [0.0, 1.0, 0.1, 1.1, 0.2, 1.2]
+    zero = [0.0] * 6
+    test = claim("x", effect=0.1).test
+    for function in (report.seeds_needed, report.resolvable):
+        expected = function(test, "trap", outcomes(near, zero, blocks=2))
+        assert function(test, "trap", outcomes(far, zero, blocks=2)) == pytest.approx(expected)
+    alone = report.resolvable(test, "trap", outcomes([0.0, 0.1, 0.3], [0.0] * 3, blocks=3))
+    assert alone == report.resolvable(test, "trap", outcomes([0.0, 0.1, 0.3], [0.0] * 3))
 
 
 def test_what_the_seeds_at_hand_resolve_has_that_power():

@@ -57,6 +57,15 @@ def test_blocks_too_thin_for_the_bootstrap_have_the_t_interval_of_their_spread()
     assert (thin.low, thin.high) == pytest.approx((5.75 - half, 5.75 + half), abs=1e-5)
 
 
+@pytest.mark.parametrize("odd", [(0,), (0, 4), (0, 1, 2, 3)])
+def test_values_that_are_mostly_equal_have_a_finite_interval(odd):
+    values = {seed: -0.3 if seed in odd else 0.0 for seed in range(16)}
+    blocks = {seed: seed % 4 for seed in values}
+    zero = dict.fromkeys(values, 0.0)
+    found = stats.block_paired_difference(values, zero, blocks, seed=0)
+    assert -math.inf < found.low < found.mean < found.high < math.inf
+
+
 def test_eight_seeds_of_four_warm_starts_have_an_interval_that_covers():
     """400 experiments: the standard error of a coverage of 0.95 is 0.011."""
     generator, covered = np.random.default_rng(0), 0

@@ -49,6 +49,7 @@ class QuestionEpisode:
         self._grounded = False
         self._oracle = oracle_of(question, environment.settings)
         self._shown: list[str] = []
+        self._first = ""
         self._turns = 0
         self._invalid = 0
 
@@ -105,9 +106,10 @@ class QuestionEpisode:
         if action == "invalid":
             return wording.invalid
         self._shown.clear()
+        self._first = ""
         text = self._use(action, argument)
         if self._oracle is not None:
-            self._oracle.learn(self._shown, text if action == "search" else "")
+            self._oracle.learn(self._shown, text if action == "search" else "", self._first)
         return wording.observation.replace("{text}", text)
 
     def _use(self, action: str, argument: str) -> str:

@@ -40,7 +40,6 @@ class Oracle:
         self.first_wrong = -1
         """Turn of the first wrong action, -1 while there was none."""
         self._question = question
-        self._passage: str | None = getattr(settings, "passage", None)
         self._unread = self._due = question.hops  # never shown; not shown in their turn
         self._lost = [hop for hop in question.hops if not can_show(hop, settings)]
         self._listed = {document.title for document in parse_documents(question.text)}
@@ -52,10 +51,11 @@ class Oracle:
             self.first_wrong = self._turns
         self._turns += 1
 
-    def learn(self, shown: Sequence[str], listing: str = "") -> None:
+    def learn(self, shown: Sequence[str], listing: str = "", first: str = "") -> None:
         """Take note of what a turn shows the policy, the texts that `grounded` goes by too.
 
-        `listing` is the whole result if the turn was a search.
+        listing: the whole result if the turn was a search; first: the title of the document that
+        comes first in it, where a search shows all that can be seen of a document.
         """
         stated = [hop for hop in self._due if shown and _hold(shown, evidence(hop))]
         if stated:
@@ -63,8 +63,7 @@ class Oracle:
             self._due = self._due[self._due[0] in stated :]
         if listing:
             self._listed |= {hop.title for hop in self._due if _names(listing, hop.title)}
-        if listing and self._passage is not None:
-            self._lost += [hop for hop in self._unread if _is_first(listing, hop, self._passage)]
+        self._lost += [hop for hop in self._unread if first and words(first) == words(hop.title)]
 
     def _is_needed(self, action: str, argument: str) -> bool:
         if self._unread and self._unread[0] in self._lost:
@@ -135,9 +134,3 @@ def _names(text: str, title: str) -> bool:
     """Whether the words of a title stand in a text one after the other; never for no words."""
     wanted = " ".join(words(title))
     return bool(wanted) and f" {wanted} " in f" {' '.join(words(text))} "
-
-
-def _is_first(text: str, hop: Hop, passage: str) -> bool:
-    """Whether the passages of a search begin with one under the title of a hop."""
-    begins = list_documents([Document("", hop.title, "")], passage, len(text))
-    return _names(begins, hop.title) and text.startswith(begins)

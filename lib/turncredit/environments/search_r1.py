@@ -96,5 +96,6 @@ class SearchR1Episode(QuestionEpisode):
         limit = settings.search_results
         hits = self.environment.world.search(self.question, argument, limit, self.stream)
         documents = separate(hits, limit)
+        self._first = documents[0].title if documents else ""
         shown = list_documents(documents, settings.passage, settings.observation_characters)
         return self._show(shown) or NO_RESULTS

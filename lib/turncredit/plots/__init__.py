@@ -1,6 +1,6 @@
 """Figures from saved results: sources (reading, tidy tables), one function per figure, captions."""
 
-from turncredit.plots.aem_figures import entropy_divergence, exploration, lambda_sweep
+from turncredit.plots.aem_figures import entropy_divergence, exploration, lambda_sweep, sweep_rows
 from turncredit.plots.arm_figures import (
     arm_differences,
     arm_outcomes,
@@ -18,7 +18,12 @@ from turncredit.plots.curves import (
     training_reward,
     turns,
 )
-from turncredit.plots.factor_figures import clip_grid, difficulty_bins, difficulty_rows
+from turncredit.plots.factor_figures import (
+    clip_grid,
+    clip_rows,
+    difficulty_bins,
+    difficulty_rows,
+)
 from turncredit.plots.gallery import GALLERY, draw, exhibits
 from turncredit.plots.outcomes import (
     difference_rows,
@@ -69,6 +74,7 @@ __all__ = [
     "claims_table",
     "clip_fraction",
     "clip_grid",
+    "clip_rows",
     "collapse_curves",
     "decision_vs_execution",
     "difference_rows",
@@ -101,6 +107,7 @@ __all__ = [
     "spread_rows",
     "steps_to_reach",
     "summary_rows",
+    "sweep_rows",
     "time_breakdown",
     "time_rows",
     "total_entropy",

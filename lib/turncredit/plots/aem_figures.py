@@ -1,5 +1,6 @@
 """Figures of AEM's analyses (arXiv 2605.00425, section 5.3): its coefficient and the entropy."""
 
+import inspect
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from turncredit.credit import TURN_WEIGHTS
+from turncredit.plots.outcomes import arm_methods, differing_in, run_params
 from turncredit.plots.panels import (
     MEAN_LINE,
     SEED_LINE,
@@ -23,6 +26,8 @@ from turncredit.plots.panels import (
     task_grid,
     thin_and_thick,
 )
+from turncredit.plots.sources import RUN
+from turncredit.plots.study import Study
 from turncredit.plots.style import arm_colours, arm_label, styled
 
 GUARDS = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "D"), ("#CC79A7", "v"), ("#E69F00", "P"))
@@ -142,15 +147,51 @@ def _range(axis: Axes, runs: pd.DataFrame, colour: str) -> None:
         axis.plot(mean.index, mean, color=colour, linewidth=1.2)
 
 
+def sweep_rows(study: Study) -> pd.DataFrame:
+    """The runs of AEM by its guard and its temperature.
+
+    Result: task, arm, seed, guard (for the reader), temperature, exact_match, alpha_spread (largest
+    minus smallest coefficient, mean over steps); guards and temperatures ascend.  Of the arms that
+    are the reference arm but for AEM.  One without any run is a row without task and seed, so that
+    its temperature keeps its place.  Where several of them ran on a task, tasks on which one ran
+    alone are left out: nothing is swept there.
+    """
+    metrics = study.runs.metrics.reindex(columns=[*RUN, "weight_min", "weight_max"])
+    metrics["alpha_spread"] = metrics["weight_max"] - metrics["weight_min"]
+    spreads = metrics.groupby(RUN, as_index=False)["alpha_spread"].mean()
+    runs = study.outcomes[[*RUN, "exact_match"]].merge(spreads, on=RUN)
+    table = _coefficients(study).merge(runs, on="arm", how="left")
+    swept = table.groupby("task")["arm"].transform("nunique") > 1
+    if swept.any():
+        table = table[swept | table["task"].isna()]
+    return table[[*RUN, "guard", "temperature", "exact_match", "alpha_spread"]]
+
+
+def _coefficients(study: Study) -> pd.DataFrame:
+    """Guard and temperature of the arms of AEM: arm, min_spread, temperature, guard."""
+    methods = arm_methods(study.settings, run_params(study.settings))
+    near = differing_in(methods, study.settings.reference_arm, "weight", "weight_options")
+    options = inspect.signature(TURN_WEIGHTS["aem"]).parameters.values()
+    published = {option.name: option.default for option in options}
+    rows = [
+        {"arm": arm} | published | method.weight_options
+        for arm, method in near.items()
+        if method.weight == "aem"
+    ]
+    arms = pd.DataFrame(rows, columns=["arm", "min_spread", "temperature"])
+    guards = [f"guard {nats:g} nats" if nats else "no guard" for nats in arms["min_spread"]]
+    return arms.assign(guard=guards).sort_values(["min_spread", "temperature"])
+
+
 @styled
 def lambda_sweep(
     table: pd.DataFrame, baseline: pd.DataFrame, tasks: Sequence[str], guards: Sequence[str]
 ) -> Figure:
     """Final exact match and spread of AEM's coefficients by temperature, one line per guard.
 
-    table: task, guard (its name for the reader), temperature, seed, exact_match, alpha_spread
-    (largest minus smallest coefficient, mean over steps); baseline: task, mean, low, high, n of the
-    arm without AEM, a band; it may lack tasks.  Dots are seeds, lines their means.
+    table: task, guard (its name for the reader), temperature, seed, exact_match, alpha_spread, as
+    of `sweep_rows`; baseline: task, mean, low, high, n of the arm without AEM, a band; it may lack
+    tasks.  Dots are seeds, filled ones their means; lines join the means of neighbours.
     """
     figure, axes = task_grid(tasks, rows=2, height=2.0)
     temperatures = sorted(table["temperature"].unique())
@@ -167,14 +208,15 @@ def lambda_sweep(
             top.set_title(f"seeds per point: {_fewest(runs)}", loc="right", fontsize=7,
                           weight="normal")  # fmt: skip
         for found in baseline[baseline["task"] == task].to_dict("records"):
-            top.axhspan(found["low"], found["high"], color="#555555", alpha=0.13, linewidth=0)
+            if found["n"] > 1:  # one seed has no interval
+                top.axhspan(found["low"], found["high"], color="#555555", alpha=0.13, linewidth=0)
             top.axhline(found["mean"], color="#555555", linewidth=1.2, linestyle="--")
     axes[0, 0].set_ylabel("final exact match (share)")
     axes[1, 0].set_ylabel("largest − smallest α\n(mean over steps)")
     for axis in axes[-1]:
         axis.set_xlabel("temperature λ")
     entries = [
-        Line2D([], [], color=colour, marker=marker, markersize=4.5, label=guard, linewidth=1.4)
+        Line2D([], [], color=colour, label=guard, **_MEANS, marker=marker)
         for guard, (colour, marker) in looks.items()
     ]
     band = Patch(color="#555555", alpha=0.25, linewidth=0, label="without AEM: mean, interval")
@@ -195,10 +237,14 @@ def _by_temperature(
             x, own[name], s=14, marker=marker, facecolors="none", edgecolors=colour,
             linewidths=0.8, zorder=3,
         )  # fmt: skip
-        mean = own.groupby("temperature")[name].mean()
-        axis.plot([places[t] + offset for t in mean.index], mean, color=colour, linewidth=1.4)
+        mean = own.groupby("temperature")[name].mean().reindex(temperatures)
+        x = [places[temperature] + offset for temperature in temperatures]
+        axis.plot(x, mean, color=colour, marker=marker, **_MEANS)
     axis.set_xticks(range(len(temperatures)), [f"{t:g}" for t in temperatures])
     axis.set_xlim(-0.5, len(temperatures) - 0.5)
+
+
+_MEANS = {"linewidth": 1.4, "markersize": 4.5}
 
 
 def _fewest(runs: pd.DataFrame) -> str:

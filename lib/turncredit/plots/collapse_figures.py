@@ -94,7 +94,8 @@ def arm_panels(
     for number, ((task, arm), axis) in enumerate(panels.items()):
         single = len(tasks) == 1
         name = arm_label(arm) if single else task_label(task) if arm == arms[0] else ""
-        axis.set_title(name, loc="left", fontsize=8 if single else 9.5)
+        lifted = {"y": 1.14} if name and not single else {}  # above the counts at the right
+        axis.set_title(name, loc="left", fontsize=8 if single else 9.5, **lifted)
         axis.set_xlabel("training step" if number >= len(cells) - across else "")
     if len(tasks) > 1:
         row_labels(grid, arms)
@@ -146,8 +147,11 @@ def early_warnings(
     """Candidate warnings around the event, which is step 0; a row for each, a column per task.
 
     table: rows of `warning_rows`; outcomes: task, arm, seed, `event` (NaN: never), which say how
-    many seeds of each arm have the event.
+    many seeds of each arm have the event.  Tasks without any are left out, unless none has one, and
+    so are warnings that no run measured.
     """
+    tasks = [task for task in tasks if (table["task"] == task).any()] or list(tasks)
+    warnings = {w: label for w, label in warnings.items() if table[w].notna().any()} or warnings
     size = (WIDTH, 1.15 + 1.15 * len(warnings) + 0.13 * len(arms))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(len(warnings), len(tasks), squeeze=False, sharex="col", sharey="row")
@@ -162,7 +166,7 @@ def early_warnings(
                 begun = (outcomes["task"] == task).any()
                 missing = "not measured" if (table["task"] == task).any() else f"no {name}"
                 say_no_runs(axis, missing if begun else "no runs")
-        axes[-1, column].set_xlabel(f"steps from the {name}")
+    figure.supxlabel(f"steps from the {name}", fontsize=9)
     for axis, label in zip(axes[:, 0], warnings.values(), strict=True):
         axis.set_ylabel(label, fontsize=7.5)
     entries = [Line2D([], [], color=colours[a], label=arm_label(a), **MEAN_LINE) for a in arms]

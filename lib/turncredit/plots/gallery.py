@@ -35,33 +35,50 @@ EXHIBITS = {
         "outcomes", "differences", "exploration", "entropy_divergence", "variance_over_seeds",
         "time_breakdown",
     ),
-    "13_is_clipping": ("clip_fraction", "turns", "outcomes"),
-    "15_what_is_missing": ("outcomes", "differences", "steps_to_reach", "difficulty"),
+    "13_is_clipping": ("clip_fraction", "turns", "outcomes", "clip_grid"),
+    "15_what_is_missing": (
+        "outcomes", "differences", "steps_to_reach", "difficulty", "lambda_sweep",
+    ),
 }  # fmt: skip
 """What of an experiment is kept as figures; of any other, its outcomes and differences."""
+
+FACTORS = {"clip_grid": factor_figures.clip_rows, "lambda_sweep": aem_figures.sweep_rows}
+"""Figures of a factor, with what makes their rows: they show some arms, and those of all plans."""
 
 
 def exhibits(study: Study, experiment: Experiment) -> Iterator[tuple[str, Figure, str]]:
     """File name, figure and caption of each figure to keep, for each plan that has any run.
 
     The file is <notebook>_<figure>, with the number of the plan behind it from the second on.
+    Figures of FACTORS come once, if any arm beside the reference has a run to show.
     """
     names = EXHIBITS.get(experiment.notebook, ("outcomes", "differences"))
     for number, part in enumerate(plan_studies(study, experiment), start=1):
         if part.outcomes.empty:
             continue
-        for name in names:
+        for name in (name for name in names if name not in FACTORS):
             file = f"{experiment.notebook}_{name}" + (f"_{number}" if number > 1 else "")
             yield file, draw(part, name), caption(part, name)
+    for name in (name for name in names if name in FACTORS):
+        if set(_shown(study, name).outcomes["arm"]) - {study.settings.reference_arm}:
+            yield f"{experiment.notebook}_{name}", draw(study, name), caption(study, name)
 
 
 def caption(study: Study, name: str) -> str:
     """What a figure shows, and of how many runs; every number is counted in the tables."""
-    shown = study.outcomes
+    shown = _shown(study, name).outcomes
     count, over = len(shown), int(shown["finished"].sum())
     blocks = shown["block"].nunique()
     counts = f"{count} runs" if over == count else f"{count} runs, {over} of them over"
     return f"{CAPTIONS[name]} All seeds: {counts}, from {blocks} warm starts."
+
+
+def _shown(study: Study, name: str) -> Study:
+    """What a figure shows of a study: of a factor, the tasks and arms of its rows."""
+    if name not in FACTORS:
+        return study
+    rows = FACTORS[name](study)
+    return study.only(rows["task"].dropna().tolist() or study.settings.tasks, rows["arm"])
 
 
 def _reward(study: Study) -> Figure:
@@ -172,6 +189,20 @@ def _exploration(study: Study) -> Figure:
     return aem_figures.exploration(*smooth, metrics, *study.grid, weight=weight)
 
 
+def _sweep(study: Study) -> Figure:
+    shown, rows = _shown(study, "lambda_sweep"), aem_figures.sweep_rows(study)
+    level = study.settings.confidence_level
+    baseline = outcomes.outcome_intervals(shown.outcomes, level=level)
+    baseline = baseline[baseline["arm"] == study.settings.reference_arm]
+    return aem_figures.lambda_sweep(
+        rows, baseline, shown.settings.tasks, list(dict.fromkeys(rows["guard"]))
+    )
+
+
+def _clips(study: Study) -> Figure:
+    return factor_figures.clip_grid(factor_figures.clip_rows(study))
+
+
 def _time(study: Study) -> Figure:
     rows = cost_figures.time_rows(study.settings)
     (tasks, arms) = study.grid
@@ -221,6 +252,8 @@ GALLERY: dict[str, Callable[[Study], Figure]] = {
     "time_breakdown": _time,
     "difficulty": _difficulty,
     "steps_to_reach": _reach,
+    "clip_grid": _clips,
+    "lambda_sweep": _sweep,
 }
 
 CAPTIONS = {
@@ -250,4 +283,9 @@ CAPTIONS = {
     "time_breakdown": "Where the time of a training step went; a wall clock.",
     "difficulty": "Success on held-out questions by how hard their search is.",
     "steps_to_reach": "Steps until the reference arm's last training reward was reached.",
+    "clip_grid": "What clipping does, by whose ratio is clipped, how tightly, and after how many "
+    "updates on a batch; dots are seeds, filled ones their means.",
+    "lambda_sweep": "Final exact match, and how far AEM's turn weights spread, by its temperature "
+    "and its guard, the spread of turn entropies in a group below which its weights stay 1; dots "
+    "are seeds, filled ones their means; the band is the reference arm's t interval.",
 }

@@ -1,12 +1,17 @@
 """What each run came to: one row per run, and the numbers that figures of arms are drawn from."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
-from turncredit import stats
-from turncredit.plots.sources import RUN, Runs
+from turncredit import params, paths, results, stats
+from turncredit.plans import methods_path, named_methods
+from turncredit.plots.sources import RUN, FigureParams, Runs
 from turncredit.plots.summary import final_evaluations
+from turncredit.training import Method
 
 FINAL = [
     "exact_match",
@@ -187,3 +192,56 @@ def reach_rows(runs: Runs, column: str, threshold: float, *, window: int = 10) -
         steps = float(reached.iloc[0]) if len(reached) else math.nan
         rows.append((*key, steps, int(run["step"].max())))
     return pd.DataFrame(rows, columns=[*RUN, "steps", "last"])
+
+
+def run_params(settings: FigureParams) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """What each run was made with: the `params` of its manifest, by task, arm and seed.
+
+    Of the tasks and arms of the settings.  A run that is not over has no manifest.
+    """
+    found = {}
+    for experiment in settings.experiments:
+        root = paths.results(settings.tier) / experiment
+        for path in results.table_paths(root, "manifest.json"):
+            task, arm = path.parts[-4:-2]
+            if task in settings.tasks and arm in settings.arms:
+                manifest = results.RunDirectory(path.parent).read_manifest() or {}
+                found[task, arm, manifest["seed"]] = manifest["params"]
+    return found
+
+
+def arm_methods(
+    settings: FigureParams, made_with: Mapping[tuple[str, str, int], Mapping[str, Any]]
+) -> dict[str, Method]:
+    """The method of each arm: its runs', or before it has any, that of params/methods.yaml.
+
+    made_with: as of `run_params`.  An arm that neither knows is left out.  Raises ValueError naming
+    a run whose method is not that of the arm's other runs.
+    """
+    methods: dict[str, Method] = {}
+    for (task, arm, seed), values in made_with.items():
+        method = Method(**values["method"])
+        if methods.setdefault(arm, method) != method:
+            raise ValueError(f"{task}/{arm}/seed_{seed}: other runs of {arm} have another method")
+    known = params.read_yaml(methods_path())
+    planned = [arm for arm in settings.arms if arm in known and arm not in methods]
+    methods |= {arm: Method(**values) for arm, values in named_methods(planned).items()}
+    return {arm: methods[arm] for arm in settings.arms if arm in methods}
+
+
+def differing_in(
+    methods: Mapping[str, Method], reference_arm: str, *names: str
+) -> dict[str, Method]:
+    """The arms whose methods are that of the reference arm but for the fields `names`.
+
+    >>> grpo = Method("grpo", {}, "none", {}, "ppo_clip", {})
+    >>> methods = {"grpo": grpo, "gspo": replace(grpo, objective="gspo")}
+    >>> methods["aem"] = replace(grpo, weight="aem")
+    >>> list(differing_in(methods, "grpo", "objective", "objective_options"))
+    ['grpo', 'gspo']
+    """
+    reference = methods.get(reference_arm)
+    if reference is None:
+        return {}
+    same = {name: getattr(reference, name) for name in names}
+    return {arm: method for arm, method in methods.items() if replace(method, **same) == reference}

@@ -93,7 +93,7 @@ _COLUMNS = (
     ("search\nfirst", 0.655, "center"),
     ("turns", 0.715, "center"),
     ("grounded", 0.78, "center"),
-    ("shift step, by seed", 0.835, "left"),
+    ("seeds that shifted: steps", 0.835, "left"),
 )
 _LINE = 0.17
 """Inches per line of text."""
@@ -151,8 +151,19 @@ def _texts(row: Mapping[str, Any], reference_arm: str) -> list[str]:
         _number_text(row["search_first"], ".2f"),
         _number_text(row["turns"], ".1f"),
         _number_text(row["grounded"], ".2f"),
-        textwrap.fill(row["shift_steps"].replace(" ", ", "), 24),
+        _shifts_text(row),
     ]
+
+
+def _shifts_text(row: Mapping[str, Any]) -> str:
+    """How many runs shifted, and at which steps.
+
+    >>> _shifts_text({"shift_steps": "12 never 7", "runs": 3})
+    '2 of 3: 7, 12'
+    """
+    steps = sorted(int(step) for step in row["shift_steps"].split() if step != "never")
+    count = f"{len(steps)} of {row['runs']}"
+    return textwrap.fill(f"{count}: {', '.join(map(str, steps))}" if steps else count, 24)
 
 
 def _interval_text(row: Mapping[str, Any], name: str, form: str) -> str:

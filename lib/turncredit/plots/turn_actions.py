@@ -88,7 +88,7 @@ def turn_panel(
     for column, (task, arm) in enumerate(cells):
         axes[0, column].set_title(f"{task_label(task)}\n{arm_label(arm)}", loc="left", fontsize=8)
         _turns(axes[:, column], select(table, task, arm), quantities)
-        axes[-1, column].set_xlabel(f"training step (EMA, weight {weight:g})")
+    figure.supxlabel(f"training step (EMA, weight {weight:g})", fontsize=9)
     for axis, (turn, name) in zip(axes[:, 0], quantities, strict=True):
         text = (
             f"P(action at\nturn {turn})"

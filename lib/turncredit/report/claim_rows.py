@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import pvariance
 from typing import Any
 
 import pandas as pd
@@ -57,9 +58,10 @@ def seeds_needed(
 
     The effect is the published one or, where none was, the one seen here, which is a guess that
     the seeds at hand allow.  Means: `stats.mean_power` at the distance from the effect to the
-    nearest bound of the claim, with the spread over the seeds at hand; shares of two arms:
-    `stats.seeds_for_rates` of the rates seen.  Never fewer than `FEWEST_SEEDS`.  NaN where
-    these do not tell: no spread, no distance, one arm's share, a ratio of spreads, or out of reach.
+    nearest bound of the claim, with the spread of the seeds at hand within warm starts; shares of
+    two arms: `stats.seeds_for_rates` of the rates seen, approximately.  Never fewer than
+    `FEWEST_SEEDS`.  NaN where these do not tell: no spread, no distance, one arm's share, a ratio
+    of spreads, or out of reach.
     """
     arms = _arms(test, task, table)
     if test.rule == "share_difference":
@@ -71,7 +73,8 @@ def seeds_needed(
     if test.rule not in ("mean", "difference"):
         return math.nan
     values = arms[0] - arms[1] if test.rule == "difference" else arms[0]
-    sd, effect = float(values.std()), float(values.mean()) if test.effect is None else test.effect
+    sd = _spread(values, table[table["task"] == task])
+    effect = float(values.mean()) if test.effect is None else test.effect
     distance = min(abs(effect - bound) for bound in test.inside if bound is not None)
     return float(max(_seeds_for(distance / sd, alpha, power), FEWEST_SEEDS)) if sd > 0 else math.nan
 
@@ -82,9 +85,9 @@ def resolvable(
     """The distance from the bound of a claim that the seeds at hand would have decided.
 
     With this power, in the claim's unit.  Means: `stats.detectable_mean_difference` of their spread
-    over the seeds; shares of two arms: from the reference's to the nearest rate on the claimed side
-    that Fisher's test tells from it (`stats.detectable_rate`).  NaN for other rules, fewer than two
-    seeds, no spread, or if no rate is far enough.
+    within warm starts; shares of two arms: from the reference's to the nearest rate on the claimed
+    side that Fisher's test tells from it (`stats.detectable_rate`).  NaN for other rules, fewer
+    than two seeds, no spread, or if no rate is far enough.
     """
     arms = _arms(test, task, table)
     if test.rule == "share_difference":
@@ -96,10 +99,23 @@ def resolvable(
     if test.rule not in ("mean", "difference"):
         return math.nan
     values = (arms[0] - arms[1] if test.rule == "difference" else arms[0]).dropna()
-    sd = float(values.std())
+    sd = _spread(values, table[table["task"] == task])
     if not sd > 0:
         return math.nan
     return stats.detectable_mean_difference(sd, len(values), alpha=alpha, power=power, paired=True)
+
+
+def _spread(values: pd.Series, table: pd.DataFrame) -> float:
+    """Standard deviation of values by seed within warm starts, as the verdict's interval has it.
+
+    Over all seeds where no warm start has two of them.
+    """
+    known, blocks = values.dropna(), table.drop_duplicates("seed").set_index("seed")["block"]
+    groups = stats.by_block(known, blocks.reindex(known.index)).values()
+    freedom = len(known) - len(groups)
+    if freedom < 1:
+        return float(known.std())
+    return math.sqrt(sum(len(group) * pvariance(group) for group in groups) / freedom)
 
 
 def _seeds_for(ratio: float, alpha: float, power: float) -> float:
