@@ -93,7 +93,7 @@ _COLUMNS = (
     ("search\nfirst", 0.655, "center"),
     ("turns", 0.715, "center"),
     ("grounded", 0.78, "center"),
-    ("seeds that shifted: steps", 0.835, "left"),
+    ("seeds that shifted:\nat steps", 0.835, "left"),
 )
 _LINE = 0.17
 """Inches per line of text."""
