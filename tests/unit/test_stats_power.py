@@ -1,5 +1,6 @@
 """How many seeds: published sample sizes, simulation against enumeration, monotone laws."""
 
+import itertools
 import math
 
 import pytest
@@ -66,3 +67,13 @@ def test_what_is_no_rate_or_no_test_is_refused():
         stats.seeds_for_rates(0.5, 0.5)
     with pytest.raises(ValueError, match="barnard"):
         stats.seeds_for_rates(0.5, 0.2, test="barnard")
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("seeds", [2, 3, 4, 5, 8, 16, 32, 100])
+def test_power_is_a_share_that_grows_with_the_difference_and_can_be_inverted(seeds, paired):
+    ratios = [0.1 * 2**step for step in range(12)]
+    powers = [stats.mean_power(ratio, 1.0, seeds, paired=paired) for ratio in ratios]
+    assert all(0 <= low <= high + 1e-9 <= 1 + 1e-8 for low, high in itertools.pairwise(powers))
+    found = stats.detectable_mean_difference(0.1, seeds, paired=paired)
+    assert stats.mean_power(found, 0.1, seeds, paired=paired) == pytest.approx(0.8, abs=1e-6)

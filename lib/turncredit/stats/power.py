@@ -75,10 +75,9 @@ def mean_power(
         raise ValueError(f"seeds = {seeds} must be at least 2")
     shift = abs(difference) / sd * math.sqrt(seeds if paired else seeds / 2)
     limit = distributions.t.ppf(1 - alpha / 2, degrees)
-    tails = distributions.nct.sf(limit, degrees, shift) + distributions.nct.cdf(
-        -limit, degrees, shift
-    )
-    return float(tails)
+    above = float(distributions.nct.sf(limit, degrees, shift))
+    below = float(distributions.nct.cdf(-limit, degrees, shift))
+    return above + (0.0 if math.isnan(below) else below)  # scipy gives up where it is next to 0
 
 
 def detectable_mean_difference(
