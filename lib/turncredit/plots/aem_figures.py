@@ -13,8 +13,8 @@ from matplotlib.patches import Patch
 from turncredit.credit import TURN_WEIGHTS
 from turncredit.plots.outcomes import arm_methods, differing_in, run_params
 from turncredit.plots.panels import (
-    MEAN_LINE,
     SEED_LINE,
+    arm_entries,
     legend,
     say_absent,
     say_no_runs,
@@ -28,7 +28,7 @@ from turncredit.plots.panels import (
 )
 from turncredit.plots.sources import RUN
 from turncredit.plots.study import Study
-from turncredit.plots.style import arm_colours, arm_label, styled
+from turncredit.plots.style import arm_colours, arm_label, arm_looks, styled
 
 GUARDS = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "D"), ("#CC79A7", "v"), ("#E69F00", "P"))
 
@@ -48,7 +48,7 @@ def entropy_divergence(
     paired by seed with the reference arm; a title counts the seeds that end above it.
     """
     figure, axes = task_grid(tasks, rows=2, height=2.1)
-    colours = arm_colours(arms)
+    looks, colours = arm_looks(arms), arm_colours(arms)
     others = [arm for arm in arms if arm != reference_arm]
     for column, task in enumerate(tasks):
         absent = [arm for arm in arms if select(table, task, arm).empty]
@@ -58,8 +58,8 @@ def entropy_divergence(
             say_no_runs(below)
             continue
         say_absent(top, absent)
-        for arm in arms:
-            seed_lines(top, select(table, task, arm), "entropy", colours[arm])
+        for arm, (colour, marker) in looks.items():
+            seed_lines(top, select(table, task, arm), "entropy", colour, marker=marker)
         counts = [
             _distances(below, table, task, arm, reference_arm, colours[arm]) for arm in others
         ]
@@ -68,8 +68,7 @@ def entropy_divergence(
     axes[0, 0].set_ylabel(f"token entropy (nats)\n(EMA, weight {weight:g})")
     axes[1, 0].set_ylabel(f"difference to {arm_label(reference_arm)}\nof the same seed (nats)")
     step_axis(axes)
-    entries = [Line2D([], [], color=colours[a], label=arm_label(a), **MEAN_LINE) for a in arms]
-    legend(figure, [*entries, *thin_and_thick(), *stop_entries(table)])
+    legend(figure, [*arm_entries(arms), *thin_and_thick(), *stop_entries(table)])
     return figure
 
 
@@ -104,7 +103,7 @@ def exploration(
     their range is a band from the smallest to the largest of all seeds, with each seed's two edges.
     """
     figure, axes = task_grid(tasks, rows=3, height=1.75)
-    colours = arm_colours(arms)
+    looks = arm_looks(arms)
     for column, task in enumerate(tasks):
         absent = [arm for arm in arms if select(entropies, task, arm).empty]
         if len(absent) == len(arms):
@@ -112,9 +111,10 @@ def exploration(
                 say_no_runs(axis)
             continue
         say_absent(axes[0, column], absent)
-        for arm, colour in colours.items():
-            seed_lines(axes[0, column], select(entropies, task, arm), "entropy", colour)
-            seed_lines(axes[1, column], select(rewards, task, arm), "reward", colour)
+        for arm, (colour, marker) in looks.items():
+            entropy, reward = (select(table, task, arm) for table in (entropies, rewards))
+            seed_lines(axes[0, column], entropy, "entropy", colour, marker=marker)
+            seed_lines(axes[1, column], reward, "reward", colour, marker=marker)
             _range(axes[2, column], select(metrics, task, arm), colour)
     for axis, text in zip(
         axes[:, 0],
@@ -127,9 +127,8 @@ def exploration(
     ):
         axis.set_ylabel(text)
     step_axis(axes)
-    entries = [Line2D([], [], color=colours[a], label=arm_label(a), **MEAN_LINE) for a in arms]
     band = Patch(color="#555555", alpha=0.15, linewidth=0, label="range over all seeds")
-    legend(figure, [*entries, *thin_and_thick(), band, *stop_entries(entropies)])
+    legend(figure, [*arm_entries(arms), *thin_and_thick(), band, *stop_entries(entropies)])
     return figure
 
 
@@ -165,6 +164,17 @@ def sweep_rows(study: Study) -> pd.DataFrame:
     if swept.any():
         table = table[swept | table["task"].isna()]
     return table[[*RUN, "guard", "temperature", "exact_match", "alpha_spread"]]
+
+
+def half_rows(study: Study) -> pd.DataFrame:
+    """The runs of arms that are the reference arm but keep one half of AEM's gradient.
+
+    Result: task, arm and seed, in the order of the study.
+    """
+    methods = arm_methods(study.settings, run_params(study.settings))
+    same = differing_in(methods, study.settings.reference_arm, "weight", "weight_options")
+    halves = [arm for arm, method in same.items() if method.weight.startswith("keep_entropy_")]
+    return study.outcomes.loc[study.outcomes["arm"].isin(halves), RUN]
 
 
 def _coefficients(study: Study) -> pd.DataFrame:

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from turncredit.plots.panels import (
-    MEAN_LINE,
+    arm_entries,
     legend,
     mark_shifts,
     row_labels,
@@ -21,7 +20,14 @@ from turncredit.plots.panels import (
     thin_and_thick,
 )
 from turncredit.plots.sources import RUN, Runs
-from turncredit.plots.style import WIDTH, arm_colours, arm_label, styled, task_label
+from turncredit.plots.style import (
+    WIDTH,
+    arm_colours,
+    arm_label,
+    arm_looks,
+    styled,
+    task_label,
+)
 
 ACROSS = 4
 """Panels side by side where one task has one panel per arm."""
@@ -155,13 +161,13 @@ def early_warnings(
     size = (WIDTH, 1.15 + 1.15 * len(warnings) + 0.13 * len(arms))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(len(warnings), len(tasks), squeeze=False, sharex="col", sharey="row")
-    colours = arm_colours(arms)
+    looks = arm_looks(arms)
     for column, task in enumerate(tasks):
         counts = _events(outcomes, task, arms, event)
         axes[0, column].set_title(counts, loc="right", fontsize=7, weight="normal")
         axes[0, column].set_title(task_label(task), loc="left", y=1 + 0.12 * len(arms))
         for axis, warning in zip(axes[:, column], warnings, strict=True):
-            drawn = _aligned(axis, table[table["task"] == task], warning, colours)
+            drawn = _aligned(axis, table[table["task"] == task], warning, looks)
             if not drawn:
                 begun = (outcomes["task"] == task).any()
                 missing = "not measured" if (table["task"] == task).any() else f"no {name}"
@@ -169,8 +175,7 @@ def early_warnings(
     figure.supxlabel(f"steps from the {name}", fontsize=9)
     for axis, label in zip(axes[:, 0], warnings.values(), strict=True):
         axis.set_ylabel(label, fontsize=7.5)
-    entries = [Line2D([], [], color=colours[a], label=arm_label(a), **MEAN_LINE) for a in arms]
-    legend(figure, [*entries, *thin_and_thick()])
+    legend(figure, [*arm_entries(arms), *thin_and_thick()])
     return figure
 
 
@@ -186,13 +191,15 @@ def _events(outcomes: pd.DataFrame, task: str, arms: Sequence[str], event: str) 
     return "\n".join(map(line, arms))
 
 
-def _aligned(axis: Axes, table: pd.DataFrame, warning: str, colours: Mapping[str, str]) -> bool:
+def _aligned(
+    axis: Axes, table: pd.DataFrame, warning: str, looks: Mapping[str, tuple[str, str]]
+) -> bool:
     """Draw one warning of every arm; False if none has a value."""
     drawn = False
-    for arm, colour in colours.items():
+    for arm, (colour, marker) in looks.items():
         runs = table[table["arm"] == arm]
         if runs[warning].notna().any():
-            seed_lines(axis, runs, warning, colour)
+            seed_lines(axis, runs, warning, colour, marker=marker)
             drawn = True
     if drawn:
         axis.axvline(0, color="black", linewidth=0.9, zorder=1)

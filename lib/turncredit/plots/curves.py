@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from turncredit.plots.panels import (
-    MEAN_LINE,
+    arm_entries,
     legend,
     mark_shifts,
     say_absent,
@@ -21,7 +21,7 @@ from turncredit.plots.panels import (
     task_grid,
     thin_and_thick,
 )
-from turncredit.plots.style import arm_colours, arm_label, styled
+from turncredit.plots.style import arm_colours, arm_looks, styled
 
 
 @styled
@@ -110,19 +110,16 @@ def _curves(
 ) -> tuple[Figure, np.ndarray]:
     """The panels with every seed and the mean of `column`; axes (1, tasks)."""
     figure, axes = task_grid(tasks)
-    colours = arm_colours(arms)
+    looks = arm_looks(arms)
     for axis, task in zip(axes[0], tasks, strict=True):
         absent = [arm for arm in arms if select(table, task, arm).empty]
-        for arm in arms:
+        for arm, (colour, marker) in looks.items():
             if arm not in absent:
-                seed_lines(axis, select(table, task, arm), column, colours[arm])
+                seed_lines(axis, select(table, task, arm), column, colour, marker=marker)
         if len(absent) == len(arms):
             say_no_runs(axis)
         else:
             say_absent(axis, absent)
-    entries = [
-        Line2D([], [], color=colours[arm], label=arm_label(arm), **MEAN_LINE) for arm in arms
-    ]
-    legend(figure, [*entries, *thin_and_thick(), *further, *stop_entries(table)])
+    legend(figure, [*arm_entries(arms), *thin_and_thick(), *further, *stop_entries(table)])
     step_axis(axes)
     return figure, axes

@@ -42,26 +42,36 @@ EXHIBITS = {
 }  # fmt: skip
 """What of an experiment is kept as figures; of any other, its outcomes and differences."""
 
-FACTORS = {"clip_grid": factor_figures.clip_rows, "lambda_sweep": aem_figures.sweep_rows}
+_OF_EVERY_PLAN = ("outcomes", "differences")
+
+FACTORS = {
+    "clip_grid": factor_figures.clip_rows,
+    "entropy_divergence": aem_figures.half_rows,
+    "lambda_sweep": aem_figures.sweep_rows,
+}
 """Figures of a factor, with what makes their rows: they show some arms, and those of all plans."""
 
 
 def exhibits(study: Study, experiment: Experiment) -> Iterator[tuple[str, Figure, str]]:
     """File name, figure and caption of each figure to keep, for each plan that has any run.
 
-    The file is <notebook>_<figure>, with the number of the plan behind it from the second on.
-    Figures of FACTORS come once, if any arm beside the reference has a run to show.
+    The file is <notebook>_<figure>, with the number of the plan behind it from the second on; of
+    those plans, often of many arms, only outcomes and differences are kept.  Figures of FACTORS
+    come once, if any arm beside the reference has a run to show.
     """
-    names = EXHIBITS.get(experiment.notebook, ("outcomes", "differences"))
+    names = EXHIBITS.get(experiment.notebook, _OF_EVERY_PLAN)
     for number, part in enumerate(plan_studies(study, experiment), start=1):
         if part.outcomes.empty:
             continue
         for name in (name for name in names if name not in FACTORS):
+            if number > 1 and name not in _OF_EVERY_PLAN:
+                continue
             file = f"{experiment.notebook}_{name}" + (f"_{number}" if number > 1 else "")
             yield file, draw(part, name), caption(part, name)
     for name in (name for name in names if name in FACTORS):
         if set(_shown(study, name).outcomes["arm"]) - {study.settings.reference_arm}:
-            yield f"{experiment.notebook}_{name}", draw(study, name), caption(study, name)
+            shown = _shown(study, name)
+            yield f"{experiment.notebook}_{name}", draw(shown, name), caption(study, name)
 
 
 def caption(study: Study, name: str) -> str:

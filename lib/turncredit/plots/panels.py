@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from turncredit.plots.style import WIDTH, arm_label, task_label
+from turncredit.plots.style import WIDTH, arm_label, arm_looks, task_label
 
 SEED_LINE = {"linewidth": 0.7, "alpha": 0.4}
-MEAN_LINE = {"linewidth": 1.7}
+MEAN_LINE = {"linewidth": 1.7, "markersize": 4.5}
 STOP_MARK = {"marker": "X", "markersize": 7, "markeredgecolor": "white", "linestyle": ""}
 
 
@@ -71,12 +71,18 @@ _REMARK = {"color": "#777777", "fontstyle": "italic"}
 
 
 def seed_lines(
-    axis: Axes, runs: pd.DataFrame, column: str, colour: str, *, linestyle: str = "-"
+    axis: Axes,
+    runs: pd.DataFrame,
+    column: str,
+    colour: str,
+    *,
+    linestyle: str = "-",
+    marker: str = "",
 ) -> None:
     """A thin line for each seed, to where its run ends, and a thick one for the mean over seeds.
 
     runs: columns seed, step and `column`; a seed whose `stopped`, if there, is true gets a cross
-    where it ends.  The mean is drawn at the steps that all seeds have.
+    where it ends.  The mean is drawn at the steps that all seeds have, with a few of its marker.
     """
     for _, run in runs.groupby("seed", sort=True):
         axis.plot(run["step"], run[column], color=colour, linestyle=linestyle, **SEED_LINE)
@@ -84,7 +90,8 @@ def seed_lines(
             end = run.dropna(subset=[column]).tail(1)
             axis.plot(end["step"], end[column], color=colour, zorder=5, **STOP_MARK)
     mean = seed_mean(runs, column)
-    axis.plot(mean.index, mean, color=colour, linestyle=linestyle, **MEAN_LINE)
+    look = {"linestyle": linestyle, "marker": marker, "markevery": max(1, len(mean) // 8)}
+    axis.plot(mean.index, mean, color=colour, **look, **MEAN_LINE)
 
 
 def any_stopped(table: pd.DataFrame) -> bool:
@@ -118,6 +125,14 @@ def mark_shifts(axis: Axes, shifts: pd.DataFrame, colour: str) -> None:
 def select(table: pd.DataFrame, task: str, arm: str) -> pd.DataFrame:
     """The rows of one arm on one task."""
     return table[(table["task"] == task) & (table["arm"] == arm)]
+
+
+def arm_entries(arms: Sequence[str]) -> list[Line2D]:
+    """Legend entries for the means of the arms."""
+    return [
+        Line2D([], [], color=colour, marker=marker, label=arm_label(arm), **MEAN_LINE)
+        for arm, (colour, marker) in arm_looks(arms).items()
+    ]
 
 
 def thin_and_thick() -> list[Line2D]:

@@ -138,7 +138,7 @@ def arm_label(arm: str) -> str:
 
 def task_label(task: str) -> str:
     """A task's name as a reader sees it."""
-    return task.replace("_", " ")
+    return task.replace("-", ", ").replace("_", " ")
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
