@@ -234,7 +234,10 @@ def read_table(root: Path, table: str) -> pd.DataFrame:
     frames = []
     for path in table_paths(root, table):
         task, arm, seed = path.parts[-4:-1]
-        frame = pd.read_csv(path)
+        try:
+            frame = pd.read_csv(path)
+        except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
+            raise ValueError(f"{path}: {error}; delete {path.parent} to rerun it") from error
         frame.insert(0, "seed", int(seed.removeprefix("seed_")))
         frame.insert(0, "arm", arm)
         frame.insert(0, "task", task)

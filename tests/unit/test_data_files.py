@@ -967,3 +967,15 @@ def test_questions_are_drawn_without_repeats_and_evaluation_is_fixed():
 def test_fixtures_are_json_lines():
     for line in CORPUS.read_text(encoding="utf-8").splitlines():
         assert json.loads(line)
+
+
+def test_an_id_that_cannot_be_printed_loses_no_report(tmp_path):
+    good, odd = tmp_path / "good.jsonl", tmp_path / "odd.jsonl"
+    good.write_text('{"id": "ok", "question": "q?", "golden_answers": ["x"]}\n')
+    odd.write_text('{"id": "\\ud800", "question": "q?", "golden_answers": ["x"]}\n')
+    command = [sys.executable, "-m", "turncredit.worlds.question_files", "validate"]
+    named = ["--data-source", "nq", "--split", "test"]
+    run = subprocess.run([*command, good, odd, *named], capture_output=True, text=True)
+    assert run.returncode == 1, run.stderr
+    assert "good.jsonl" in run.stdout
+    assert "odd.jsonl" in run.stdout

@@ -81,9 +81,10 @@ def experiment(tmp_path, monkeypatch):
     for task, arm in (("trap", "aem"), ("map", "aem"), ("trap", "aem_shuffle")):
         for seed in range(4):
             write_run(own, task, arm, seed)
-    further = (Plan(("trap",), {}, {"aem_shuffle": AEM}, (0, 1)),)
+    seeds = (0, 1, 2, 3)
+    further = (Plan(("trap",), {}, {"aem_shuffle": AEM}, seeds),)
     arms = {"aem": AEM}
-    return Experiment("smoke", "12_own", ("trap", "map"), {}, arms, (0, 1), further, (0, 1))
+    return Experiment("smoke", "12_own", ("trap", "map"), {}, arms, seeds, further, (0, 1))
 
 
 def test_a_study_holds_its_own_runs_and_of_the_others_those_on_its_tasks(experiment):
@@ -109,6 +110,17 @@ def test_each_plan_keeps_the_reference_on_its_tasks(experiment):
     (row,) = ablations.comparisons()
     assert (row["arm"], row["seeds"], row["difference"]) == ("aem_shuffle", 4, 0.0)
     assert (row["collapsed"], row["reference_collapsed"]) == (0, 1)
+
+
+def test_a_plan_is_compared_with_the_seeds_of_the_reference_that_it_has_itself(experiment):
+    study = plots.open_study(experiment, beside=["10_base"])
+    (few,) = (replace(plan, seeds=(2, 3)) for plan in experiment.further)
+    headline, ablations = plots.plan_studies(study, replace(experiment, further=(few,)))
+    assert set(headline.outcomes["seed"]) == {0, 1, 2, 3}
+    for table in (ablations.outcomes, *vars(ablations.runs).values()):
+        assert set(table["seed"]) == {2, 3}
+    (row,) = ablations.comparisons()
+    assert (row["reference_collapsed"], row["reference_of"]) == (0, 2)
 
 
 def test_plans_of_the_same_arms_are_one_study(experiment):

@@ -219,6 +219,13 @@ def test_runs_without_a_table_say_what_is_missing_here(runs):
     assert "missing here: eval.csv of 32 runs" in text
 
 
+def test_a_notebook_whose_runs_have_no_metrics_is_no_error(runs):
+    for path in (runs / "11_mask").rglob("metrics.csv"):
+        path.unlink()
+    found = report.find(SETTINGS, CLAIMS)
+    assert set(found.runs["notebook"]) == {"10_base"}
+
+
 def test_one_lost_table_is_missing_and_the_others_are_counted(runs):
     (runs / "10_base" / "trap" / "grpo" / "seed_3" / "eval.csv").unlink()
     row = only(report.find(SETTINGS, CLAIMS).claims, claim="undecided", task="trap")

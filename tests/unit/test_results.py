@@ -415,3 +415,12 @@ def test_a_whole_table_replaces_the_one_before(tmp_path):
     for reward in (None, 0.0):
         write_table(path, [{"question_id": "a, b", "success": True, "reward": reward}])
     assert path.read_text() == 'question_id,success,reward\n"a, b",1,0\n'
+
+
+@pytest.mark.parametrize("text", ["", 'a,b\n1,"2\n3,4,5\n'])
+def test_a_table_that_is_none_is_named(tmp_path, text):
+    path = tmp_path / "trap" / "grpo" / "seed_0" / "eval.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"seed_0.eval\.csv: .* to rerun it"):
+        results.read_table(tmp_path, "eval.csv")

@@ -57,12 +57,18 @@ def arm_outcomes(
             for found in select(intervals, task, arm).to_dict("records"):
                 interval(axis, row + 0.32, found, "mean", INK)
         say_counts(axis, outcomes, column, arms, task)
-        axis.set_xlabel(label)
+        axis.locator_params(axis="x", nbins=_ticks(tasks))
+    figure.supxlabel(label, fontsize=9)
     legend(
         figure,
         [*block_entries(markers), collapse_entry(), interval_entry("mean and interval")],
     )
     return figure
+
+
+def _ticks(tasks: Sequence[str]) -> int:
+    """Steps along an axis, fewer where many panels stand side by side."""
+    return 3 if len(tasks) > 3 else 6
 
 
 @styled
@@ -90,6 +96,7 @@ def arm_differences(
         known = differences[(differences["task"] == task) & differences["arm"].isin(arms)]
         _forest(left, known, arms, colours, reference_arm)
         _rates(right, rates[rates["task"] == task], arms, colours)
+        left.locator_params(axis="x", nbins=_ticks(tasks))
         left.set_xlabel(f"{label},\ndifference to {arm_label(reference_arm)}")
         right.set_xlabel(rate_label)
     percent = f"{level:.0%}".replace("%", " %")

@@ -113,7 +113,8 @@ def _by_factor(
     """Dots and mean lines over a factor's values in order of appearance, lines side by side."""
     values = list(dict.fromkeys(runs[factor]))
     places = {value: place for place, value in enumerate(values)}
-    offsets = np.linspace(-0.25, 0.25, len(looks)) if len(looks) > 1 else [0.0]
+    width = min(0.25, 0.05 * len(looks))
+    offsets = np.linspace(-width, width, len(looks)) if len(looks) > 1 else [0.0]
     for (key, (colour, marker)), offset in zip(looks.items(), offsets, strict=True):
         own = runs[runs[line] == key]
         axis.scatter(

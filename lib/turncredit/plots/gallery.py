@@ -292,7 +292,8 @@ CAPTIONS = {
     "exploration": "Entropy, reward and the range of the turn weights along the steps.",
     "time_breakdown": "Where the time of a training step went; a wall clock.",
     "difficulty": "Success on held-out questions by how hard their search is.",
-    "steps_to_reach": "Steps until the reference arm's last training reward was reached.",
+    "steps_to_reach": "Steps until the reference arm's last training reward was reached, as the "
+    "mean of a window of steps; its length is the earliest that can be seen.",
     "clip_grid": "What clipping does, by whose ratio is clipped, how tightly, and after how many "
     "updates on a batch; dots are seeds, filled ones their means.",
     "lambda_sweep": "Final exact match, and how far AEM's turn weights spread, by its temperature "

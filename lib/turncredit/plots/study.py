@@ -35,16 +35,25 @@ class Study:
         return comparison_rows(self.outcomes, reference, level=level)
 
     def only(
-        self, tasks: Iterable[str], arms: Iterable[str], *, reference_arm: str | None = None
+        self,
+        tasks: Iterable[str],
+        arms: Iterable[str],
+        *,
+        reference_arm: str | None = None,
+        seeds: Iterable[int] | None = None,
     ) -> "Study":
-        """The same of fewer tasks and arms, and of the reference arm, which may be another one."""
+        """The same of fewer tasks, arms and seeds (None: all), and of the reference arm.
+
+        reference_arm: another one than that of this study.
+        """
         reference = reference_arm or self.settings.reference_arm
         arms = tuple(dict.fromkeys([reference, *arms]))
         settings = replace(
             self.settings, tasks=tuple(dict.fromkeys(tasks)), arms=arms, reference_arm=reference
         )
-        runs = Runs(*(_listed(table, settings) for table in vars(self.runs).values()))
-        return Study(settings, runs, _listed(self.outcomes, settings))
+        chosen = set(self.outcomes["seed"] if seeds is None else seeds)
+        runs = Runs(*(_listed(table, settings, chosen) for table in vars(self.runs).values()))
+        return Study(settings, runs, _listed(self.outcomes, settings, chosen))
 
     def save(self) -> None:
         """Write outcomes.csv and comparisons.csv into the folder of the first experiment.
@@ -96,12 +105,20 @@ def open_study(
 def plan_studies(study: Study, experiment: Experiment, *, also: Sequence[str] = ()) -> list[Study]:
     """The study of each plan, with the reference arm, and others that are `also` to be shown.
 
-    Plans of the same arms are one study, their tasks side by side.
+    Plans of the same arms are one study, their tasks side by side.  Of every arm it holds the seeds
+    of the plan: else the reference arm, which has more, would be compared with what others lack.
     """
-    tasks: dict[tuple[str, ...], list[str]] = {}
+    plans: dict[tuple[str, ...], list[Plan]] = {}
     for plan in experiment.plans:
-        tasks.setdefault(tuple(plan.arms), []).extend(plan_tasks(plan))
-    return [study.only(found, [*also, *arms]) for arms, found in tasks.items()]
+        plans.setdefault(tuple(plan.arms), []).append(plan)
+    return [
+        study.only(
+            [task for plan in group for task in plan_tasks(plan)],
+            [*also, *arms],
+            seeds={seed for plan in group for seed in plan.seeds},
+        )
+        for arms, group in plans.items()
+    ]
 
 
 def plan_tasks(plan: Plan) -> list[str]:
@@ -113,6 +130,6 @@ def plan_tasks(plan: Plan) -> list[str]:
     ]
 
 
-def _listed(table: pd.DataFrame, settings: FigureParams) -> pd.DataFrame:
+def _listed(table: pd.DataFrame, settings: FigureParams, seeds: set[int]) -> pd.DataFrame:
     listed = table["task"].isin(settings.tasks) & table["arm"].isin(settings.arms)
-    return table[listed].reset_index(drop=True)
+    return table[listed & table["seed"].isin(seeds)].reset_index(drop=True)

@@ -117,7 +117,7 @@ def _windows(runs: Runs, settings: FigureParams) -> pd.DataFrame:
             means = _period(own[own["step"].isin(steps)], parts[parts["step"].isin(steps)], entropy)
             row |= {f"{name}_{period}": value for name, value in means.items()}
         rows.append(row)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=RUN).astype({"seed": int})
 
 
 def _period(metrics: pd.DataFrame, turns: pd.DataFrame, entropy: str) -> dict[str, float]:

@@ -83,7 +83,10 @@ def _established(rows: Sequence[Row]) -> list[Block]:
         for row in sorted(rows, key=lambda row: row["verdict"] != REPRODUCED)
     )  # fmt: skip
     header = ("claim", "verdict", "task", "ours [interval]", "unit", "seeds")
-    return [Heading("What is established", 3), Table(header, cells, badges=("verdict",))]
+    text = "Each by its own interval: nothing corrects for the number of tests."
+    return [
+        Heading("What is established", 3), Text(text), Table(header, cells, badges=("verdict",)),
+    ]  # fmt: skip
 
 
 def _open(rows: Sequence[Row], power: float) -> list[Block]:

@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _validate(options: argparse.Namespace) -> int:
     named = {"data_source": options.data_source, "split": options.split}
     reports = [validate(path, **named) for path in options.files]
+    sys.stdout.reconfigure(errors="backslashreplace")  # half a surrogate pair may be in an id
     print("\n".join(map(describe, reports)))
     status = max(report.status for report in reports)
     if len(reports) > 1 and not status:
