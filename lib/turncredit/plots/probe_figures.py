@@ -100,7 +100,7 @@ def probe_decomposition(table: pd.DataFrame, steps: Sequence[str]) -> Figure:
         for _, row in rows.iterrows():
             left.plot(range(len(steps)), row, color=str(shade), **SEED_LINE)
         left.plot(
-            range(len(steps)), rows.mean(), color=str(shade), marker="o", markersize=3.5,
+            range(len(steps)), rows.mean(), color=str(shade), marker="o",
             label=f"step {number}", **MEAN_LINE,
         )  # fmt: skip
     left.axhline(0.5, color="#882255", linewidth=0.8, linestyle=":")
