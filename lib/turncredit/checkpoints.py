@@ -21,7 +21,7 @@ class OtherRun(ValueError):
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write atomically with a checksum; equal tensors give equal bytes."""
-    metadata = {"sha256": _digest(tensors)}  # one key: the order of several would not be fixed
+    metadata = {"sha256": digest(tensors)}  # one key: the order of several would not be fixed
     try:
         with atomic_path(path) as temporary:
             save_file(dict(tensors), temporary, metadata=metadata)
@@ -37,7 +37,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ValueError(str(error)) from error
-    if metadata.get("sha256") != _digest(tensors):
+    if metadata.get("sha256") != digest(tensors):
         raise ValueError("its checksum does not match its contents")
     return tensors
 
@@ -214,10 +214,11 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): value for n, value in tensors.items() if n.startswith(prefix)}
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """Hex SHA-256 of names and values, in the order of the names."""
+    found = hashlib.sha256()
     for name in sorted(tensors):
-        digest.update(name.encode())
+        found.update(name.encode())
         flat = tensors[name].detach().cpu().contiguous().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+        found.update(flat.view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()

@@ -7,9 +7,10 @@ writing is whole or absent, and the next call goes on to the same bytes.
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,10 +27,11 @@ from turncredit.evaluation import (
     hops_rows,
     question_rows,
 )
+from turncredit.first_evaluations import played_once
 from turncredit.loggers import log_writers
 from turncredit.parallel import Report
 from turncredit.policies.protocol import Policy
-from turncredit.records import write_trajectories
+from turncredit.records import Trajectory, write_trajectories
 from turncredit.results import RunDirectory, stored, write_table
 from turncredit.run_ledger import Ledger
 from turncredit.signals import token_rates
@@ -261,17 +263,11 @@ def _evaluation_keys(run: Run, done: int) -> list[tuple[str, str]]:
 def _evaluate(run: Run, policy: Policy, step: int) -> None:
     """Append the rows of one evaluation; of the latest, trajectories and questions are kept."""
     task, path = run.task, run.directory.path
-    questions, settings = _questions(task), task.settings
-    trajectories = evaluate(
-        policy,
-        task.vocabulary,
-        task.environment,
-        questions,
-        max_turn_tokens=settings.training.max_turn_tokens,
-        temperature=settings.evaluation.temperature,
-    )
+    questions = _questions(task)
+    play = partial(_play, task, policy, questions)
+    trajectories = play() if step else played_once(task, policy, play)
     facts = {
-        "temperature": settings.evaluation.temperature,
+        "temperature": task.settings.evaluation.temperature,
         "evaluation_set": evaluation_set_hash(questions)[:16],
     }
     rows = evaluation_rows(questions, trajectories)
@@ -279,6 +275,17 @@ def _evaluate(run: Run, policy: Policy, step: int) -> None:
     write_trajectories(path / "trajectories.jsonl.gz", trajectories)
     write_table(path / "questions.csv", question_rows(questions, trajectories))
     write_table(path / "difficulty.csv", difficulty_rows(questions, trajectories))
+
+
+def _play(task: Task, policy: Policy, questions: Sequence[Question]) -> list[Trajectory]:
+    return evaluate(
+        policy,
+        task.vocabulary,
+        task.environment,
+        questions,
+        max_turn_tokens=task.settings.training.max_turn_tokens,
+        temperature=task.settings.evaluation.temperature,
+    )
 
 
 def _write(directory: RunDirectory, log: StepLog, metrics: dict[str, float]) -> None:

@@ -19,7 +19,7 @@ LEVELS = {
     5: "batching signals demonstrations contents",
     6: "credit objectives reward_shaping dynamic_sampling",
     7: "training tripwires evaluation warm_start probe audit verl_plugin",
-    8: "results loggers tasks code_version plans",
+    8: "results loggers tasks code_version plans first_evaluations",
     9: "runs estimates comparisons claims warm_starts",
     10: "experiment run_checks plots viewer notebook_runner",
     11: "report",

@@ -10,6 +10,7 @@ import pytest
 
 from turncredit import plots
 from turncredit.plans import Experiment, Plan, named_methods
+from turncredit.plots.behaviour_rows import MEASURES, behaviour_rows
 from turncredit.plots.gallery import CAPTIONS, EXHIBITS, GALLERY
 from turncredit.results import write_table
 from turncredit.storage import write_json
@@ -183,6 +184,7 @@ def experiment_of(notebook: str, arms: Sequence[str], variants=(), further=()) -
 
 STRENGTHS = {
     "aem_no_guard": ("no guard", 1.0),
+    "aem_relative_guard": ("guard 2 × mean", 1.0),
     "aem_half": ("guard 0.1 nats", 0.5),
     "aem": ("guard 0.1 nats", 1.0),
     "aem_double": ("guard 0.1 nats", 2.0),
@@ -238,8 +240,8 @@ def test_a_planned_arm_without_runs_keeps_its_place_in_the_sweep(strengths):
     assert missing[["task", "seed", "exact_match"]].isna().all()
     axis, below = plots.draw(study, "lambda_sweep").axes
     assert [tick.get_text() for tick in below.get_xticklabels()] == ["0.5", "1", "2", "5"]
-    means = axis.lines[1].get_ydata()
-    assert means[:3] == pytest.approx([0.52, 0.53, 0.54]) and math.isnan(means[3])
+    means = axis.lines[2].get_ydata()
+    assert means[:3] == pytest.approx([0.53, 0.54, 0.55]) and math.isnan(means[3])
 
 
 def test_of_one_strength_the_sweep_shows_every_task(experiment):
@@ -254,6 +256,23 @@ def test_runs_of_one_arm_with_two_methods_are_refused_by_the_sweep(strengths, tm
     write_json(manifest, facts)
     with pytest.raises(ValueError, match=r"/aem/seed_\d: other runs of aem have another method"):
         plots.sweep_rows(plots.open_study(strengths, beside=BESIDE))
+
+
+def test_behaviour_is_the_mean_over_steps_of_each_measure(strengths, tmp_path):
+    run = tmp_path / "15_what_is_missing" / "trap" / "aem_half" / "seed_1"
+    metrics = pd.read_csv(run / "metrics.csv").head(3)
+    metrics.assign(distinct_actions=[0.5, 1.0, math.nan]).to_csv(run / "metrics.csv", index=False)
+    study = plots.open_study(strengths, beside=BESIDE)
+    for tasks, prefix in ((["trap"], ""), (["trap", "trap-stochastic"], "trap: ")):
+        table, panels = behaviour_rows(study.only(tasks, ["aem_half"]))
+        assert len(panels) == len(tasks) * len(MEASURES)
+        panel = prefix + MEASURES["distinct_actions"]
+        found = table[(table["task"] == panel) & (table["arm"] == "aem_half")]
+        assert dict(zip(found["seed"], found["value"].fillna(-1), strict=True)) == {0: -1, 1: 0.75}
+    figure = plots.draw(study.only(["trap"], ["aem_half"]), "behaviour")
+    assert [axis.get_title(loc="left").replace("\n", " ") for axis in figure.axes] == [
+        *MEASURES.values()
+    ]
 
 
 CLIPS = {

@@ -28,6 +28,7 @@ from turncredit.signals import (
     divergence_columns,
     entropy_columns,
     first_k_entropies,
+    group_diversity,
     mean_divergences,
     outcome_shares,
     ratio_columns,
@@ -305,6 +306,17 @@ def test_mean_rewards_of_actions_share_out_the_reward():
         pairs = [(found[a][index], found[f"reward_{a}"][index]) for a in TURN_ACTIONS]
         total = sum(count * reward for count, reward in pairs if count)
         assert total == sum(t.reward for t in known if index < len(t.turns))
+
+
+def test_the_diversity_of_groups_by_hand():
+    """Of four trajectories two search, then read; their texts differ.  Another question: one."""
+    one, two = turn("search"), replace(turn("search"), sampled_ids=(9,))
+    acts = [(one, turn("answer")), (two, turn("answer")), (one,), (one,)]
+    group = [Trajectory("q", (1,), turns, 0.0, False, "answer") for turns in acts]
+    assert group_diversity(group) == {"distinct_actions": 2 / 4, "distinct_texts": 3 / 4}
+    alone = replace(group[0], question_id="r")
+    assert group_diversity([*group, alone])["distinct_actions"] == (2 / 4 + 1) / 2
+    assert all(math.isnan(value) for value in group_diversity([]).values())
 
 
 def test_invalid_actions_are_a_share_of_turns():

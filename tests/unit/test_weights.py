@@ -470,6 +470,20 @@ def test_groups_of_small_spread_are_silent_and_the_others_do_not_notice():
     assert (TURN_WEIGHTS["aem_batch_norm"](batch, base)[2:] != 1).all()
 
 
+def test_the_relative_guard_goes_by_the_spread_as_a_share_of_the_groups_mean():
+    """Spread over mean is 1.25 in the first group, 0.8 in the second, whatever their scale."""
+    for scale in (1.0, 1e-3):
+        entropies = [[scale * h for h in row] for row in ([0.2, 0.8, 1.0], [0.3, 0.7, 0.5])]
+        batch = make_batch([[1] * 3] * 2, groups=[0, 1], entropies=entropies)
+        base, free = blame(batch), {"min_spread": 0.0}
+        without = TURN_WEIGHTS["aem"](batch, base, **free)
+        for share, silent in ((0.7, []), (1.0, [1]), (1.5, [0, 1])):
+            weights = TURN_WEIGHTS["aem"](batch, base, relative_spread=share, **free)
+            for group in (0, 1):
+                expected = torch.ones(3) if group in silent else without[group]
+                assert torch.equal(weights[group], expected), (scale, share, group)
+
+
 def test_a_spread_of_zero_is_silent_even_without_a_guard():
     batch = make_batch([[2, 1], [1]], entropies=[[0.3, 0.3], [0.3]])
     for name in AEM_FAMILY:
@@ -571,6 +585,7 @@ def test_keep_up_and_down_share_the_driving_responses(batch, all_blame):
         ("high_is_turns", {"logprobs": None}, "logprobs is None"),
         ("high_is_turns", {"logprobs": torch.zeros(2, 3)}, r"logprobs are .* of shape \(2, 3\)"),
         *[(name, {"temperature": -0.1}, "temperature is -0.1") for name in (*AEM_FAMILY, *KEEP)],
+        ("aem", {"relative_spread": -1.0}, "relative_spread is -1.0"),
         *[(name, {"min_spread": NAN}, "min_spread is nan") for name in (*AEM_FAMILY, *KEEP)],
     ],
 )
@@ -640,12 +655,24 @@ def test_weight_statistics_by_hand():
     assert found["reweighted_share"] == pytest.approx(3 / 8)
     assert found["silent_groups"] == 0.5
     assert found["gate_rate"] == 0.0
+    assert (found["damped_positive"], found["damped_negative"]) == (0.0, pytest.approx(1 / 3))
+
+
+def test_an_empty_turn_and_one_without_advantage_are_not_among_the_damped():
+    batch = make_batch([[2, 0, 1, 1]])
+    signs = torch.tensor([-1.0, -1.0, 1.0, 0.0])
+    base = torch.where(batch.response_mask, signs[batch.turn_ids], 0.0)
+    found = weight_statistics(batch, base, torch.tensor([[0.5, 0.5, 0.5, 0.5]]))
+    assert (found["damped_positive"], found["damped_negative"]) == (1.0, 1.0)
+    found = weight_statistics(batch, base, torch.tensor([[1.5, 0.5, 1.0, 0.5]]))
+    assert (found["damped_positive"], found["damped_negative"]) == (0.0, 0.0)
 
 
 def test_weight_statistics_of_nothing_are_missing():
     batch = make_batch([[0], [0]])
     found = weight_statistics(batch, blame(batch), torch.ones(2, 1))
-    for name in ("weight_min", "weight_max", "reweighted_share", "silent_groups"):
+    damped = ("damped_positive", "damped_negative")
+    for name in ("weight_min", "weight_max", "reweighted_share", "silent_groups", *damped):
         assert math.isnan(found[name])
 
 

@@ -20,7 +20,12 @@ from turncredit.option_ranges import check_range
 
 @TURN_WEIGHTS.add
 def aem(
-    batch: TurnBatch, base: Tensor, *, temperature: float = 1.0, min_spread: float = 0.1
+    batch: TurnBatch,
+    base: Tensor,
+    *,
+    temperature: float = 1.0,
+    min_spread: float = 0.1,
+    relative_spread: float = 0.0,
 ) -> Tensor:
     """Coefficients alpha of adaptive entropy modulation (AEM, eqs. 13-15 and algorithm 1).
 
@@ -28,16 +33,21 @@ def aem(
     their length, H~ = (H - min) / (max - min), alpha = exp(-temperature * H~) / mean of the same,
     so that alpha is 1 on average.  A group whose max - min is below `min_spread` (nats) keeps
     alpha = 1; with the entropies of a sharp policy (0.001 to 0.1) that is every group: scale it
-    down then.  The published 1e-8 in the denominators is left out: the spread is positive here.
+    down then, or let `relative_spread`, which is not AEM's, guard instead: a group whose max - min
+    is below that share of its mean H keeps alpha = 1 too.  The published 1e-8 in the denominators
+    is left out: the spread is positive here.
 
-    Raises ValueError for a temperature or min_spread below 0, and for unknown entropies.
+    Raises ValueError for a temperature or either spread below 0, and for unknown entropies.
 
     >>> from turncredit.batching import two_turns_and_one
     >>> aem(two_turns_and_one(), torch.zeros(2, 4))
     tensor([[0.6358, 1.7284],
             [0.6358, 1.0000]])
     """
-    return _coefficients(batch, base, "group", temperature, min_spread)
+    check_range("aem", "threshold", relative_spread=relative_spread)
+    return _coefficients(
+        batch, base, "group", temperature, min_spread, relative_spread=relative_spread
+    )
 
 
 @TURN_WEIGHTS.add
@@ -177,6 +187,7 @@ def _coefficients(
     min_spread: float,
     *,
     sign: float = -1.0,
+    relative_spread: float = 0.0,
 ) -> Tensor:
     """[B, T]: exp(sign * temperature * H~) over its mean in the scope, 1 in a silent scope."""
     check_range("aem", "scale", temperature=temperature)
@@ -184,8 +195,10 @@ def _coefficients(
     lengths = batch.turn_lengths()
     entropies, real = known_entropies(batch, batch.turn_sums(batch.entropies) / lengths)
     scopes = scope_numbers(batch, scope)[:, None].expand_as(entropies).flatten()
-    slope = sign * temperature
-    alpha = self_calibrated(entropies.flatten(), scopes, real.flatten(), slope, min_spread)
+    guards = {"min_spread": min_spread, "relative_spread": relative_spread}
+    alpha = self_calibrated(
+        entropies.flatten(), scopes, real.flatten(), sign * temperature, **guards
+    )
     return alpha.view(entropies.shape).to(base.dtype)
 
 
@@ -246,12 +259,18 @@ def _redealt(
 
 
 def self_calibrated(
-    entropies: Tensor, scopes: Tensor, real: Tensor, slope: float, min_spread: float = 0.0
+    entropies: Tensor,
+    scopes: Tensor,
+    real: Tensor,
+    slope: float,
+    min_spread: float = 0.0,
+    relative_spread: float = 0.0,
 ) -> Tensor:
     """exp(slope * H~) over its mean, H~ being H scaled to 0 .. 1 within each scope.
 
-    [N] float64, mean 1 in each scope; 1 where max - min is 0 or below min_spread, and where not
-    `real`.  entropies: [N] float64; scopes: [N] int64 in 0 .. N - 1; real: [N] bool, who counts.
+    [N] float64, mean 1 in each scope; 1 where max - min is 0, below min_spread or below
+    relative_spread times the mean, and where not `real`.
+    entropies: [N] float64; scopes: [N] int64 in 0 .. N - 1; real: [N] bool, who counts.
 
     >>> entropies, scopes = torch.tensor([0.2, 0.6, 1.0]).double(), torch.zeros(3).long()
     >>> self_calibrated(entropies, scopes, scopes == 0, -1.0)
@@ -269,5 +288,6 @@ def self_calibrated(
     raw = (slope * (entropies - origin[scopes]) / spread[scopes]).exp()
     sums = group_sums(torch.where(real, raw, 0.0), scopes, order)
     counts = torch.zeros_like(sums).index_add(0, scopes, real.double())
-    silent = ~(spread > 0) | (spread < min_spread)
+    means = group_sums(torch.where(real, entropies, 0.0), scopes, order) / counts
+    silent = ~(spread > 0) | (spread < min_spread) | (spread < relative_spread * means)
     return torch.where(silent[scopes] | ~real, 1.0, raw * (counts / sums)[scopes])

@@ -104,18 +104,26 @@ def weight_statistics(batch: TurnBatch, base: Tensor, weights: Tensor) -> dict[s
     """What a turn weight [B, T] did, over non-empty turns; NaN where a denominator is empty.
 
     `weight_min`, `weight_max`; `reweighted_share` tokens of turns with a weight other than 1 /
-    all tokens; `silent_groups` groups whose weights are all 1 / groups (for `aem` those whose
-    spread is too small); and everything `suffix_mask_statistics` returns.
+    all tokens; `damped_positive` and `damped_negative` turns with a weight below 1 / turns, of
+    those whose base advantages sum to more and to less than 0; `silent_groups` groups whose
+    weights are all 1 / groups (for `aem` those whose spread is too small); and everything
+    `suffix_mask_statistics` returns.
     """
     lengths = batch.turn_lengths()
     real = lengths > 0
     changed = real & (weights != 1)
     groups, touched = (batch.group_ids[t.any(dim=1)].unique().numel() for t in (real, changed))
     chosen = weights[real].tolist() or [math.nan]
+    blame = batch.turn_sums(base)
+    signed = {"positive": real & (blame > 0), "negative": real & (blame < 0)}
     return {
         "weight_min": min(chosen),
         "weight_max": max(chosen),
         "reweighted_share": _share((lengths * changed).sum(), lengths.sum()),
+        **{
+            f"damped_{sign}": _share((turns & (weights < 1)).sum(), turns.sum())
+            for sign, turns in signed.items()
+        },
         "silent_groups": (groups - touched) / groups if groups else math.nan,
         **suffix_mask_statistics(batch, base, weights),
     }

@@ -178,7 +178,7 @@ def half_rows(study: Study) -> pd.DataFrame:
 
 
 def _coefficients(study: Study) -> pd.DataFrame:
-    """Guard and temperature of the arms of AEM: arm, min_spread, temperature, guard."""
+    """Guards and temperature of the arms of AEM: arm, both spreads, temperature, guard."""
     methods = arm_methods(study.settings, run_params(study.settings))
     near = differing_in(methods, study.settings.reference_arm, "weight", "weight_options")
     options = inspect.signature(TURN_WEIGHTS["aem"]).parameters.values()
@@ -188,9 +188,20 @@ def _coefficients(study: Study) -> pd.DataFrame:
         for arm, method in near.items()
         if method.weight == "aem"
     ]
-    arms = pd.DataFrame(rows, columns=["arm", "min_spread", "temperature"])
-    guards = [f"guard {nats:g} nats" if nats else "no guard" for nats in arms["min_spread"]]
-    return arms.assign(guard=guards).sort_values(["min_spread", "temperature"])
+    spreads = ["min_spread", "relative_spread"]
+    arms = pd.DataFrame(rows, columns=["arm", *spreads, "temperature"])
+    guards = [_guard(*both) for both in arms[spreads].itertuples(index=False)]
+    return arms.assign(guard=guards).sort_values([*spreads, "temperature"])
+
+
+def _guard(nats: float, share: float) -> str:
+    """What a reader calls a pair of guards.
+
+    >>> _guard(0.1, 0.0), _guard(0.0, 2.0), _guard(0.0, 0.0)
+    ('guard 0.1 nats', 'guard 2 × mean', 'no guard')
+    """
+    parts = [f"{nats:g} nats"] * (nats > 0) + [f"{share:g} × mean"] * (share > 0)
+    return "guard " + ", ".join(parts) if parts else "no guard"
 
 
 @styled

@@ -95,6 +95,7 @@ ARM_LOOKS = {
     "aem_fivefold": ("#CCBB44", "H"),
     "aem_no_guard": ("#AA0088", "H"),
     "aem_strict_guard": ("#AA66FF", "H"),
+    "aem_relative_guard": ("#227755", "H"),
     "dapo_aem": ("#8877AA", "d"),
     "gspo_aem": ("#00DD77", "d"),
     "token_tight": ("#22CCCC", "8"),

@@ -11,6 +11,7 @@ logarithms.
 from turncredit.signals.behaviour import (
     TURN_ACTIONS,
     action_columns,
+    group_diversity,
     outcome_shares,
     repeated_share,
     token_rates,
@@ -58,6 +59,7 @@ __all__ = [
     "divergence_columns",
     "entropy_columns",
     "first_k_entropies",
+    "group_diversity",
     "mean_divergences",
     "mismatch",
     "outcome_shares",

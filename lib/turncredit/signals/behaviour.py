@@ -40,6 +40,24 @@ def outcome_shares(trajectories: Sequence["Trajectory"]) -> dict[str, float]:
     }
 
 
+def group_diversity(trajectories: Sequence["Trajectory"]) -> dict[str, float]:
+    """How differently the trajectories of one question go about it; NaN without trajectories.
+
+    `distinct_actions` different sequences of actions / trajectories of the question, and
+    `distinct_texts` the same of everything that was written; means over questions.  1 / group size
+    if all do the same, 1 if no two do.
+    """
+    groups: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.question_id, []).append(trajectory)
+    actions = [[tuple(turn.action for turn in t.turns) for t in group] for group in groups.values()]
+    texts = [[tuple(turn.sampled_ids for turn in t.turns) for t in g] for g in groups.values()]
+    return {
+        "distinct_actions": _mean([len(set(done)) / len(done) for done in actions]),
+        "distinct_texts": _mean([len(set(written)) / len(written) for written in texts]),
+    }
+
+
 def action_columns(trajectories: Sequence["Trajectory"], num_turns: int) -> dict[str, list[float]]:
     """By turn index, `num_turns` values each: what was done there, and what it came to.
 

@@ -111,10 +111,10 @@ class SyntheticWorld:
         """Documents titled as asked, each missed at times, then others in random order."""
         documents = self.documents(question)
         asked = set(words(query))
-        wanted = [d for d in documents if asked & set(words(d.title))]
+        wanted = [d for d in documents if d.title in asked]  # every title is one word
         miss_rate = self.hard_miss_rate if question.hard else self.miss_rate
         found = [document for document in wanted if stream.random() >= miss_rate]
-        others = [document for document in documents if document not in wanted]
+        others = [document for document in documents if document.title not in asked]
         fill = max(min(k - len(found), len(others)), 0)
         return (found + stream.sample(others, fill))[:k]
 

@@ -1,0 +1,39 @@
+"""What each figure of the gallery shows, before its runs are counted."""
+
+CAPTIONS = {
+    "training_reward": "Training reward, smoothed; thin: seeds, thick: their mean.",
+    "total_entropy": "Mean entropy of sampled tokens, smoothed; thin: seeds, thick: their mean.",
+    "clip_fraction": "Share of sampled tokens whose ratio was clipped, smoothed.",
+    "turns": "Turns per trajectory, smoothed; thin: seeds, thick: their mean.",
+    "search_first": "Share of training trajectories whose first turn is a search, shifts dated.",
+    "decision_vs_execution": "Entropy of the first tokens of turn 0, where the agent decides "
+    "how to go about the question, and of turn 1.",
+    "outcomes": "Final exact match on held-out questions, a dot for each seed, hollow if the run "
+    "collapsed; the diamond is the mean with its t interval.",
+    "differences": "Difference to the reference arm in final exact match, paired by seed, with its "
+    "bootstrap interval within warm starts, or Student's t where those hold too few seeds; beside "
+    "it the share of collapsed runs with Wilson's interval.",
+    "variance_over_seeds": "Distance of each seed from its arm's mean, and the spread over seeds "
+    "as a ratio to the reference arm's.",
+    "collapse": "Share of training trajectories into whose context the evidence came; the line is "
+    "where a run counts as collapsed.",
+    "early_warnings": "What might have warned, aligned at the collapse of each run that has "
+    "one; where no run collapsed, at its shift to another opening.",
+    "actions_by_turn": "Share of each action at the first turns, and the mean reward of the "
+    "trajectories that took it.",
+    "entropy_divergence": "Entropy of each arm, smoothed, and its distance to the reference arm's, "
+    "paired by seed.",
+    "exploration": "Entropy, reward and the range of the turn weights along the steps.",
+    "time_breakdown": "Where the time of a training step went; a wall clock.",
+    "difficulty": "Success on held-out questions by how hard their search is.",
+    "steps_to_reach": "Steps until the reference arm's last training reward was reached, as the "
+    "mean of a window of steps; its length is the earliest that can be seen.",
+    "behaviour": "How an arm behaved, as means over its steps: sequences of actions, and texts, "
+    "that differ within a group; of the turns with advantages of either sign those whose weight "
+    "was below 1; of their tokens those that were clipped.",
+    "clip_grid": "What clipping does, by whose ratio is clipped, how tightly, and after how many "
+    "updates on a batch; dots are seeds, filled ones their means.",
+    "lambda_sweep": "Final exact match, and how far AEM's turn weights spread, by its temperature "
+    "and its guard, the spread of turn entropies in a group below which its weights stay 1; dots "
+    "are seeds, filled ones their means; the band is the reference arm's t interval.",
+}
