@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 PYTHONPATH=lib python benchmarks/regime_search.py --all
 
 Without an option it lists the regimes by number and trains nothing.  Otherwise it trains all, or
-those of `--only 3 5`: four or eight seeds each, from four warm starts, as many runs at a time as
+those of `--only 3 5`: four to sixteen seeds each, from four warm starts, as many runs at a time as
 there are cores.  `--table` gets a row for each, with the columns of results/cpu/regime_search.csv.
 Runs lie below the cache folder, and what is finished is not trained again.  Other code, or another
 machine, gives other numbers: the last bits of a sum decide what is sampled.  `--smoke`, with
@@ -68,10 +68,11 @@ class Regime:
 
 
 FIRST, LAST = (1000, 1001, 1002, 1003), (1004, 1005, 1006, 1007)
+EIGHT, SIXTEEN = FIRST + LAST, tuple(range(1000, 1016))
 REGIMES = (
     Regime("careful_start", 0.5, 0.3, 0.05, 8, 4, 0.0005, 200, LAST),
     Regime("careful_start", 0.55, 0.3, 0.05, 8, 4, 0.0005, 200, FIRST),
-    Regime("careful_start", 0.57, 0.3, 0.05, 8, 4, 0.0005, 200, FIRST + LAST),
+    Regime("careful_start", 0.57, 0.3, 0.05, 8, 4, 0.0005, 200, EIGHT),
     Regime("careful_start", 0.6, 0.3, 0.05, 8, 4, 0.0005, 200, FIRST),
     Regime("careful_start", 0.63, 0.3, 0.05, 8, 4, 0.0005, 200, FIRST),
     Regime("careful_start", 0.63, 0.3, 0.05, 8, 4, 0.0007, 200, FIRST),
@@ -81,6 +82,12 @@ REGIMES = (
     Regime("informative_guess", 0.35, 0.0, 0.2, 10, 4, 0.0005, 120, FIRST),
     Regime("informative_guess", 0.55, 0.8, 0.2, 7, 4, 0.0005, 120, FIRST),
     Regime("informative_guess", 0.55, 0.8, 0.2, 12, 4, 0.0005, 120, FIRST),
+    Regime("careful_start", 0.6, 0.3, 0.05, 8, 4, 0.0005, 80, SIXTEEN),
+    Regime("careful_start", 0.63, 0.3, 0.05, 8, 4, 0.0005, 80, EIGHT),
+    Regime("careful_start", 0.57, 0.3, 0.05, 8, 4, 0.0007, 80, SIXTEEN),
+    Regime("careful_start", 0.5, 0.3, 0.05, 8, 4, 0.0007, 80, EIGHT),
+    Regime("careful_start", 0.57, 0.3, 0.05, 8, 4, 0.001, 80, SIXTEEN),
+    Regime("careful_start", 0.5, 0.3, 0.05, 8, 4, 0.001, 80, EIGHT),
 )
 """Frozen: all that were tried, those without a finding too."""
 
