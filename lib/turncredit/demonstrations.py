@@ -125,14 +125,19 @@ def _follow(
     *,
     first: bool,
 ) -> Generator[str, str, bool]:
-    """Search for the hop's document and read its paragraph; False when patience runs out."""
+    """Search for the hop's document and read its paragraph; False when patience runs out.
+
+    Where nothing can be read but what a search shows, the search asks for the paragraph too.
+    """
+    reads = "read_chunk" in actions
+    query = hop.title if reads else f"{hop.title} {hop.relation}"
     for attempt in range(settings.patience):
         if (attempt > 0 or not first) and stream.random() < settings.quit:
             return False
         if stream.random() < settings.error:
             yield _slip(hop, names, stream, actions)
-        seen = yield f"<search> {hop.title} </search>"
-        if mentions(seen, hop.title) and "read_chunk" in actions:
+        seen = yield f"<search> {query} </search>"
+        if mentions(seen, hop.title) and reads:
             seen = yield f"<read_chunk> {hop.title} {hop.relation} </read_chunk>"
         if hop.paragraph and mentions(seen, hop.paragraph):
             return True

@@ -56,6 +56,32 @@ def test_a_search_dumps_the_documents_into_the_context():
     assert search(played, "zebra") == "no results"
 
 
+def test_the_best_paragraph_stands_for_its_document():
+    house = document("court house", "built in 1907", "of brick, in 1908", "of brick and mortar")
+    empty = document("court nowhere", " ")
+    played = episode(COURT, house, empty, best_paragraph=True)
+    shown = ["Doc 2(Title: court house) {}", "Doc 3(Title: court nowhere) "]
+    for query, paragraph in (
+        ("court brick", "of brick, in 1908"),  # the first of two that share as much
+        ("court mortar brick", "of brick and mortar"),
+        ("court", "built in 1907"),  # none shares a word
+    ):
+        lines = search(played, query).split("\n")
+        assert lines[0] == f"Doc 1(Title: court) {FACT}"
+        assert lines[1] == shown[0].format(paragraph) and lines[2].startswith("Doc 3")
+
+
+def test_of_the_best_paragraph_alone_the_oracle_thinks_no_hop_lost():
+    """Its document came first, but without what the query left out; a better one shows it."""
+    place = document("court", "built in 1907", "hague is its seat")
+    for best, wrong in ((True, 1), (False, -1)):
+        options = {"best_paragraph": best, "observation_characters": 40}
+        played = episode(place, paragraph="hague is its seat", **options)
+        search(played, "court built")
+        played.step("<answer> hague </answer>")
+        assert played.oracle_turn == wrong, best
+
+
 def test_three_documents_are_shown_at_most():
     shown = search(episode(*(document(f"court {n}", FACT) for n in range(5))), "court")
     assert [line.split("(")[0] for line in shown.split("\n")] == ["Doc 1", "Doc 2", "Doc 3"]

@@ -6,7 +6,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from turncredit.answers import words
 from turncredit.worlds.base import Document, Hop
@@ -117,6 +117,19 @@ def rank_by_overlap(candidates: Iterable[Paragraph], query: str) -> list[Paragra
     scored = [(len(asked & paragraph.words), paragraph) for paragraph in candidates]
     kept = [pair for pair in scored if pair[0] > 0]
     return [paragraph for _, paragraph in sorted(kept, key=lambda pair: -pair[0])]
+
+
+def best_paragraph(document: Document, query: str) -> Document:
+    """The document with no more than the paragraph that shares most words with the query.
+
+    The first of those that share as many, and the first of all if none shares any.
+
+    >>> best_paragraph(Document("1", "Rome", "seat of a pope\\n\\nriver Tiber"), "Rome river").text
+    'river Tiber'
+    """
+    pieces = paragraphs(document.text, 1)
+    best = [*rank_by_overlap(pieces, query), *pieces][:1]
+    return replace(document, text=best[0].text) if best else document
 
 
 # --- documents from text

@@ -27,6 +27,7 @@ from typing import ClassVar
 from turncredit.answers import words
 from turncredit.environments.episode import NO_RESULTS, QuestionEpisode, failures_of
 from turncredit.environments.reading import (
+    best_paragraph,
     list_documents,
     require_template,
     separate,
@@ -48,6 +49,9 @@ class SearchR1Settings:
     passage: str = "Doc {number}(Title: {title}) {text}"
     """How a document is shown; may use {number}, {title} and {text}, and {text:.300} for its first
     300 characters."""
+    best_paragraph: bool = False
+    """Of each document show the paragraph that shares most words with the query, not the whole: a
+    corpus of documents is then searched like one of passages, as wiki-18 is."""
     observation_characters: int = 2000
     """All passages of one search together; about 500 tokens of English."""
     invalid_ends: bool = False
@@ -96,6 +100,9 @@ class SearchR1Episode(QuestionEpisode):
         limit = settings.search_results
         hits = self.environment.world.search(self.question, argument, limit, self.stream)
         documents = separate(hits, limit)
-        self._first = documents[0].title if documents else ""
+        if settings.best_paragraph:  # what one query leaves out, another may show
+            documents = [best_paragraph(document, argument) for document in documents]
+        elif documents:
+            self._first = documents[0].title
         shown = list_documents(documents, settings.passage, settings.observation_characters)
         return self._show(shown) or NO_RESULTS
