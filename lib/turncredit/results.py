@@ -7,6 +7,7 @@ import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,14 @@ import pandas as pd
 
 from turncredit.checkpoints import previous_checkpoint
 from turncredit.row_checks import is_before, require_keys, require_steps, require_tokens
-from turncredit.storage import atomic_path, read_mapping, sha256_file, write_json, write_text
+from turncredit.storage import (
+    atomic_path,
+    file_stamp,
+    read_mapping,
+    sha256_file,
+    write_json,
+    write_text,
+)
 
 TABLES = ("metrics.csv", "eval.csv", "turns.csv", "timings.csv")
 """Written row by row; `turns.csv` is gzipped once the run is over."""
@@ -228,23 +236,31 @@ def table_paths(root: Path, table: str) -> list[Path]:
 def read_table(root: Path, table: str) -> pd.DataFrame:
     """All runs' rows of a table in `root`/<task>/<arm>/seed_<s>/, with task, arm and seed.
 
-    Rows come in order of path, whatever order the file system lists.  Raises ValueError naming
-    `root` if no run has the table.
+    Rows come in order of path, whatever order the file system lists; files that nobody has changed
+    are parsed once.  Raises ValueError naming `root` if no run has the table, or a file that is no
+    table.
     """
-    frames = []
-    for path in table_paths(root, table):
-        task, arm, seed = path.parts[-4:-1]
-        try:
-            frame = pd.read_csv(path)
-        except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
-            raise ValueError(f"{path}: {error}; delete {path.parent} to rerun it") from error
-        frame.insert(0, "seed", int(seed.removeprefix("seed_")))
-        frame.insert(0, "arm", arm)
-        frame.insert(0, "task", task)
-        frames.append(frame)
-    if not frames:
+    stamps = tuple(file_stamp(path) for path in table_paths(root, table))
+    if not stamps:
         raise ValueError(f"{root}: no run has {table}; run the experiment first")
-    return pd.concat(frames, ignore_index=True)
+    return _rows_of_runs(stamps).copy()
+
+
+@lru_cache(maxsize=32)
+def _rows_of_runs(stamps: tuple[tuple[str, int, int], ...]) -> pd.DataFrame:
+    return pd.concat([_rows_of_run(Path(path)) for path, _, _ in stamps], ignore_index=True)
+
+
+def _rows_of_run(path: Path) -> pd.DataFrame:
+    task, arm, seed = path.parts[-4:-1]
+    try:
+        frame = pd.read_csv(path)
+    except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
+        raise ValueError(f"{path}: {error}; delete {path.parent} to rerun it") from error
+    frame.insert(0, "seed", int(seed.removeprefix("seed_")))
+    frame.insert(0, "arm", arm)
+    frame.insert(0, "task", task)
+    return frame
 
 
 def check_comparable(roots: Iterable[Path]) -> None:

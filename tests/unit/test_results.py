@@ -424,3 +424,19 @@ def test_a_table_that_is_none_is_named(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ValueError, match=r"seed_0.eval\.csv: .* to rerun it"):
         results.read_table(tmp_path, "eval.csv")
+
+
+def test_a_table_is_parsed_once_and_anew_when_a_file_changes(tmp_path, monkeypatch):
+    paths = [tmp_path / "task" / "arm" / f"seed_{seed}" / "eval.csv" for seed in (0, 1)]
+    for path in paths:
+        path.parent.mkdir(parents=True)
+        path.write_text("step\n7\n")
+    parsed, read_csv = [], pd.read_csv
+    monkeypatch.setattr(results.pd, "read_csv", lambda path: parsed.append(path) or read_csv(path))
+    first = read_table(tmp_path, "eval.csv")
+    first["step"] = 0  # a reader's own copy
+    assert list(read_table(tmp_path, "eval.csv")["step"]) == [7, 7] and len(parsed) == 2
+    paths[1].write_text("step\n89\n")
+    assert list(read_table(tmp_path, "eval.csv")["step"]) == [7, 89]
+    paths[0].unlink()
+    assert list(read_table(tmp_path, "eval.csv")["seed"]) == [1]
