@@ -88,6 +88,8 @@ REGIMES = (
     Regime("careful_start", 0.5, 0.3, 0.05, 8, 4, 0.0007, 80, EIGHT),
     Regime("careful_start", 0.57, 0.3, 0.05, 8, 4, 0.001, 80, SIXTEEN),
     Regime("careful_start", 0.5, 0.3, 0.05, 8, 4, 0.001, 80, EIGHT),
+    Regime("short_search", 0.5, 0.5, 0.05, 5, 4, 0.0005, 80, EIGHT),
+    Regime("short_search", 0.35, 0.5, 0.05, 5, 4, 0.0005, 80, EIGHT),
 )
 """Frozen: all that were tried, those without a finding too."""
 
