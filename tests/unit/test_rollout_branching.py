@@ -5,6 +5,7 @@ import math
 import random
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -476,7 +477,7 @@ def test_options_that_cannot_be_are_refused_by_name(name, options, complaint):
 
 def test_an_engine_and_temperature_0_are_refused():
     model = policy()
-    with pytest.raises(ValueError, match="temperature = 0.0"):
+    with pytest.raises(ValueError, match=r"temperature = 0\.0"):
         drawn("arpo", {}, model=model, temperature=0.0)
     model.engine = lambda: None
     model.settings = replace(model.settings)
@@ -515,6 +516,13 @@ def test_a_fork_at_a_token_that_was_not_read_is_refused(length):
         decoder.step(torch.tensor([token]))
     with pytest.raises(ValueError, match=f"length = {length} is not in 0..2"):
         forked(decoder, torch.tensor([0]), length)
+
+
+def test_a_cache_that_forgets_cannot_go_back():
+    layers = [SimpleNamespace(is_sliding=False), SimpleNamespace(is_sliding=True)]
+    decoder = SimpleNamespace(cache=SimpleNamespace(layers=layers), length=5)
+    with pytest.raises(ValueError, match="sliding windows cannot go back"):
+        forked(decoder, torch.tensor([0]), 4)
 
 
 def test_a_fork_leaves_its_decoder_as_it_was():
