@@ -90,7 +90,8 @@ def aepo(
     of a public code, the paper's is not known to this project.
 
     Biased as its base, and towards uncertain tokens: blame and credit grow where entropy is high.
-    A group to which the base gives 0 gets 0.
+    A group to which the base gives 0 gets 0.  A trajectory with a missing reward gets 0 and is left
+    out of mean and deviation.
     Raises ValueError for an entropy that was not computed, and for an `a` below 0.
 
     >>> from turncredit.batching import two_turns_and_one
@@ -101,9 +102,10 @@ def aepo(
     check_range("aepo", "scale", a=a)
     advantages = BASES[base](batch, **(base_options or {}))
     check_floats(f"base {base!r} returned", advantages, "[B, L]", tuple(batch.token_ids.shape))
-    refuse_unknown(batch.turn_sums(batch.entropies), batch.turn_lengths() > 0)
+    known, read = known_rewards(batch), batch.turn_lengths() > 0
+    refuse_unknown(batch.turn_sums(batch.entropies), read & known[:, None])
     tokens = sampled_tokens(batch)
-    entropies = tokens.gather(batch.entropies)
-    scores = whitened(entropies, torch.ones_like(entropies, dtype=torch.bool), eps=0.0)
+    counted = known.index_select(0, tokens.rows)
+    scores = whitened(tokens.gather(batch.entropies), counted, eps=0.0)
     factors = (1.0 + a * scores).clamp(min=0.0)
     return tokens.scatter(batch, tokens.gather(advantages).double() * factors)
