@@ -38,7 +38,7 @@ WORDS = vocabulary()
 NEVER = {"tau": 9.0}
 BRANCHING = [
     ("arpo", {"k": 1, "alpha": 0.55}),
-    ("arpo", {"k": 3, "branches": 2}),
+    ("arpo", {"k": 3, "alpha": 0.55, "branches": 2}),
     ("arpo", {"measured": "last", "form": "sum"}),
     ("arpo", {"rule": "random", "k": 2}),
     ("aepo", {"k": 3, "tau": 0.4}),
