@@ -21,6 +21,10 @@ import yaml
 T = TypeVar("T")
 
 
+OPTIONAL = types.MappingProxyType({"optional": True})
+"""Metadata of a field whose key may be absent from a file; it then has its default."""
+
+
 class _StrictLoader(yaml.SafeLoader):
     """Refuses a key given twice, and reads no number or truth value out of what looks otherwise.
 
@@ -149,17 +153,22 @@ def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 def build(cls: type[T], values: Mapping[str, Any], source: str) -> T:
     """Fill the dataclass `cls` from `values`, which must name exactly its fields.
 
+    A field with the metadata `OPTIONAL` may be left out.
+
     `source` starts every error message: the file, or what else the values came from.
     """
     hints = typing.get_type_hints(cls)
-    names = [field.name for field in dataclasses.fields(cls)]
+    fields = dataclasses.fields(cls)
+    names = [field.name for field in fields]
+    optional = {field.name for field in fields if field.metadata == OPTIONAL} - values.keys()
     for key in values:
         if key not in names:
             raise ValueError(f"{source}: unknown key {key!r}; known: {', '.join(names)}")
-    for name in names:
+    given = [name for name in names if name not in optional]
+    for name in given:
         if name not in values:
             raise ValueError(f"{source}: key {name!r} is missing")
-    typed = {name: convert(values[name], hints[name], f"{source}: {name}") for name in names}
+    typed = {name: convert(values[name], hints[name], f"{source}: {name}") for name in given}
     try:
         return cls(**typed)
     except ValueError as error:

@@ -15,6 +15,7 @@ from turncredit.credit.steps import information_gains
 from turncredit.credit.turn_selection import quantiles
 from turncredit.objectives import OBJECTIVES, aggregate, kl_estimates
 from turncredit.reward_shaping import soft_overlong_penalty
+from turncredit.rollout.branching import branch_score, global_samples, opening_entropy
 from turncredit.signals import first_k_entropies, mismatch, turn_divergences, turn_ratios
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text(encoding="utf-8"))
@@ -618,3 +619,72 @@ def test_train_inference_mismatch():
     found = mismatch(batch)
     assert found["mean_abs_prob_diff"] == near(expected["mean_abs_prob_diff"])
     assert found["mean_abs_logprob_diff"] == near(expected["mean_abs_logp_diff"])
+
+
+def test_aepo_budget():
+    given, expected = VECTORS["aepo_budget"]["in"], out("aepo_budget")
+    size, root, tools = given["k"], given["H_root"], given["H_tool"]
+    for rounding, key in (("above", "m_fork_int_plus1"), ("nearest", "m_real")):
+        found = global_samples(size, root, tools, beta=given["beta"], rounding=rounding)
+        assert found == round(expected[key]) == 9
+    assert global_samples(size, root, [root], beta=given["beta"]) == expected["m_equal"]
+    assert global_samples(size, root, [root], beta=given["beta"], rounding="above") == 9
+
+
+@pytest.mark.parametrize(
+    ("slope", "scores", "branches"),
+    [(0.05, "P_slope0_05", "branch"), (0.2, "P_slope_eq_gamma", "branch2")],
+)
+def test_aepo_branch(slope, scores, branches):
+    given, expected = VECTORS["aepo_branch"]["in"], out("aepo_branch")
+    found = [
+        branch_score(
+            given["alpha"], given["dH"], weight=given["gamma"], consecutive=before, slope=slope
+        )
+        for before in given["l"]
+    ]
+    assert found == near(expected[scores])
+    assert [float(score > given["tau"]) for score in found] == expected[branches]
+
+
+def test_arpo():
+    given, expected = VECTORS["arpo"]["in"], out("arpo")
+    found = [branch_score(given["alpha"], dh, weight=given["beta"]) for dh in given["dH"]]
+    assert found == near(expected["P"])
+    assert [score > given["tau"] for score in found] == [True, False]
+
+
+def test_arpo_entropy_of_the_code():
+    """Cut to the likeliest tokens and summed over tokens: here of two each."""
+    given, expected = VECTORS["arpo_entropy_code"]["in"], out("arpo_entropy_code")
+    entropies = [
+        -(torch.tensor(p) * torch.tensor(p).log()).sum().item() for p in given["top_probs"]
+    ]
+    assert sum(entropies) == near(expected["sum_H"])
+    found = opening_entropy(entropies, k=20, tokens=given["V"], form="sum")
+    assert found == near(expected["norm"])
+
+
+def test_arpo_hard_prefix():
+    """Two of four trajectories, with advantages in the ratio of 1.2 to -0.6, share a turn."""
+    batch = make_batch([[2, 1]] * 4, rewards=[1.2, -0.6, 0.3, -0.9])
+    batch = batch.replace(anchor_ids=torch.tensor([[0, 1], [0, 2], [3, 4], [5, 6]]))
+    first = batch.response_mask[0]
+    scale = BASES["arpo"](batch)[0][first][0] / 1.2
+    shared = BASES["arpo"](batch, sharing="hard")[0][first]
+    assert (shared / scale).tolist() == near([out("arpo")["hard_prefix"]] * 2 + [1.2])
+
+
+def test_aepo_advantage():
+    """Base advantages 1 and -1: rewards 1 and 0 with population std and no eps."""
+    given, expected = VECTORS["aepo_adv"]["in"], out("aepo_adv")
+    mask = torch.tensor(given["mask"]).bool()
+    batch = batch_of_tokens(mask).replace(
+        entropies=torch.tensor(given["ent"]).masked_fill(~mask, 9.0),
+        rewards=torch.tensor([1.0, 0.0]),
+        group_ids=torch.zeros(2, dtype=torch.int64),
+    )
+    options = {"base_options": {"std": "population", "eps": 0.0}, "a": given["a"]}
+    assert batch.entropies[mask].mean().item() == near(expected["mean"])
+    assert batch.entropies[mask].std().item() == near(expected["std"])
+    assert BASES["aepo"](batch, **options).tolist() == [near(row) for row in expected["A"]]

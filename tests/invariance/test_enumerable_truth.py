@@ -516,6 +516,7 @@ UNBIASED = {
 AS_DEFINED: dict[str, Reference] = {
     "grpo": grpo,
     "dapo": grpo,
+    "arpo": grpo,
     "reinforce_pp": reinforce_pp,
     "reinforce_pp_baseline": reinforce_pp_baseline,
     "gae": gae,
@@ -529,7 +530,7 @@ AS_DEFINED: dict[str, Reference] = {
 SHRUNK = {"dr_grpo"}
 """The mean is (size - 1) / size times the exact gradient."""
 
-MEASURED = {"adrs", "arpo", "aepo"}
+MEASURED = {"adrs", "aepo"}
 """Biased, and defined on more than a group of trajectories: only measured here."""
 
 KNOWN = {name for name, _, _ in UNBIASED.values()} | set(AS_DEFINED) | SHRUNK | MEASURED
@@ -1018,7 +1019,7 @@ def test_a_gate_that_always_opens_shrinks_the_suffix_by_the_success_rate(name, s
     torch.testing.assert_close(found, left * here.exact_gradient(), **EXACT)
 
 
-OWN_SIGNAL = {"empg", "igpo", "adrs", "gae", "aepo", "arpo"}
+OWN_SIGNAL = {"empg", "igpo", "adrs", "gae"}
 """Not a function of rewards alone, so equal rewards need not give 0."""
 
 

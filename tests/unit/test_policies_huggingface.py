@@ -39,6 +39,8 @@ from turncredit.policies.model_sources import model_folder
 from turncredit.policies.tiny import load_policy, save_policy
 from turncredit.policies.tokenizer import ModelTokens
 from turncredit.rollout import roll_out
+from turncredit.rollout.strategies import STRATEGIES
+from turncredit.rollout.waves import Asked
 from turncredit.training import new_optimiser, train
 from turncredit.warm_start import imitation_loss, warm_start
 from turncredit.warm_starts import warm_started_policy
@@ -805,6 +807,21 @@ def test_rollout_and_scoring_agree(words_folder):
     )
     batch = from_trajectories(played, group_ids=range(9))
     assert batch.num_turns > 2
+    logprobs, entropies = model.score(batch.token_ids, batch.response_mask)
+    assert (logprobs - batch.rollout_logprobs)[batch.response_mask].abs().max() < 1e-5
+    assert (entropies - batch.entropies)[batch.response_mask].abs().max() < 1e-5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", [{"k": 3, "alpha": 0.55}, {"measured": "last"}])
+def test_branching_rollouts_and_scoring_agree(words_folder, options):
+    """A branch goes on from a copy of the cache, cut where its turn begins."""
+    model, words = policy(words_folder), settings(words_folder).open_tokens()
+    asked = Asked(model, words, coin_environment(0.1), questions(3), 5, 0, 0, 5)
+    groups, counts, forks = STRATEGIES["arpo"](**options).draw(asked)
+    assert forks and counts["rollout_tokens"] <= 1.05 * counts["rollout_tokens_needed"]
+    played = [trajectory for group in groups for trajectory in group]
+    batch = from_trajectories(played, group_ids=range(15))
     logprobs, entropies = model.score(batch.token_ids, batch.response_mask)
     assert (logprobs - batch.rollout_logprobs)[batch.response_mask].abs().max() < 1e-5
     assert (entropies - batch.entropies)[batch.response_mask].abs().max() < 1e-5

@@ -14,6 +14,7 @@ from turncredit.batch_contract import check_floats, first_place
 from turncredit.batching import TurnBatch
 from turncredit.credit import (  # noqa: F401 (they enter their methods in the tables)
     aem,
+    branches,
     controls,
     returns,
     steps,

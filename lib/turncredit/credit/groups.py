@@ -101,5 +101,11 @@ def group_sums(values: Tensor, groups: Tensor, order: Tensor) -> Tensor:
     return torch.zeros_like(values).index_add_(0, groups.index_select(0, order), ordered)
 
 
+def numbers_of_pairs(first: Tensor, second: Tensor) -> Tensor:
+    """[B, T] int64: equal pairs get equal numbers, 0, 1, ..."""
+    seconds = second.unique(return_inverse=True)[1]  # below numel, whatever the ids are
+    return (first * second.numel() + seconds).unique(return_inverse=True)[1]
+
+
 def _extremes(values: Tensor, groups: Tensor, reduce: str) -> Tensor:
     return torch.zeros_like(values).scatter_reduce_(0, groups, values, reduce, include_self=False)

@@ -14,7 +14,7 @@ from turncredit.batch_contract import check_floats
 from turncredit.batching import TurnBatch
 from turncredit.credit.bases import BASES
 from turncredit.credit.gates import refuse_unknown
-from turncredit.credit.groups import SCALES, group_numbers, standardised
+from turncredit.credit.groups import SCALES, group_numbers, numbers_of_pairs, standardised
 from turncredit.credit.returns import discounted_sums, real_turns, require, step_rewards
 from turncredit.option_ranges import check_choice, check_range
 
@@ -68,7 +68,7 @@ def gigpo(
     if episode_over == "trajectories":
         episode = episode[:, :1]
     anchors = batch.anchor_ids.gather(1, turns.order)
-    states = _numbers_of_pairs(wide, anchors)
+    states = numbers_of_pairs(wide, anchors)
     step = _scaled(discounted_sums(turns.rewards, gamma), states, known, step_scale, eps)
     return turns.over_tokens(batch, episode + omega * step)
 
@@ -199,12 +199,6 @@ def _scaled(
     """`standardised` for [B, T] values."""
     flat = (tensor.flatten() for tensor in (values, groups, known))
     return standardised(*flat, scale=scale, std=std, eps=eps).view_as(values)
-
-
-def _numbers_of_pairs(first: Tensor, second: Tensor) -> Tensor:
-    """[B, T] int64: equal pairs get equal numbers, 0, 1, ..."""
-    seconds = second.unique(return_inverse=True)[1]  # below numel, whatever the ids are
-    return (first * second.numel() + seconds).unique(return_inverse=True)[1]
 
 
 def _scaled_entropies(batch: TurnBatch, lengths: Tensor, known: Tensor, eps: float) -> Tensor:

@@ -1,13 +1,15 @@
 """Drawing the groups of a step: questions, rollouts, and again where a group teaches nothing."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from turncredit.dynamic_sampling import NoUsableGroups, resample_groups
 from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
-from turncredit.rollout import roll_out
+from turncredit.rollout.strategies import STRATEGIES, Drawn, Strategy
+from turncredit.rollout.waves import Asked
 from turncredit.seeding import derive, python_stream
 from turncredit.training.settings import TrainingSettings
 from turncredit.worlds.base import Question, World
@@ -19,7 +21,7 @@ class Collected(NamedTuple):
     trajectories: list[Trajectory]
     group_ids: list[int]
     counts: dict[str, float]
-    """Those of `resample_groups`; nothing without resampling."""
+    """Those of `resample_groups` and of the strategy, over all rounds; {} if neither counts."""
     questions: dict[str, Question]
     """All that were asked, by id."""
 
@@ -33,12 +35,16 @@ def collect(
     *,
     seed: int,
     step: int,
+    strategy: Strategy | None = None,
 ) -> Collected:
     """One group for each of `questions_per_step` questions, resampled if the settings say so.
 
+    strategy: how the trajectories of a group come about; None: each on its own (`independent`).
     If no group of any round teaches anything, the first round is what there is.
     """
+    strategy = strategy or STRATEGIES["independent"]()
     rounds: list[list[list[Trajectory]]] = []
+    spent: Counter[str] = Counter()
     asked: dict[str, Question] = {}
 
     def draw(number: int) -> list[list[Trajectory]]:
@@ -47,12 +53,13 @@ def collect(
             settings.questions_per_step, python_stream(stream, "questions", step)
         )
         asked.update({question.id: question for question in questions})
-        parts = (policy, vocabulary, environment, questions, settings)
-        rounds.append(_groups(*parts, seed=stream, step=step))
-        return rounds[-1]
+        drawn = _draw(strategy, policy, vocabulary, environment, questions, settings, stream, step)
+        spent.update(drawn.counts)
+        rounds.append(drawn.groups)
+        return drawn.groups
 
     if settings.resampling is None:
-        return _together(draw(0), {}, asked)
+        return _together(draw(0), spent, asked)
     wanted = settings.questions_per_step
     try:
         groups, counts = resample_groups(
@@ -60,31 +67,22 @@ def collect(
         )
     except NoUsableGroups as error:
         groups, counts = rounds[0], error.counts
-    return _together(groups, counts, asked)
+    return _together(groups, {**counts, **spent}, asked)
 
 
-def _groups(
+def _draw(
+    strategy: Strategy,
     policy: Policy,
     vocabulary: Tokens,
     environment: Environment,
     questions: Sequence[Question],
     settings: TrainingSettings,
-    *,
     seed: int,
     step: int,
-) -> list[list[Trajectory]]:
+) -> Drawn:
     """`group_size` trajectories of each question."""
-    size = settings.group_size
-    trajectories = roll_out(
-        policy,
-        vocabulary,
-        environment,
-        [question for question in questions for _ in range(size)],
-        seed=seed,
-        step=step,
-        max_turn_tokens=settings.max_turn_tokens,
-    )
-    return [trajectories[i : i + size] for i in range(0, len(trajectories), size)]
+    size, room = settings.group_size, settings.max_turn_tokens
+    return strategy.draw(Asked(policy, vocabulary, environment, questions, size, seed, step, room))
 
 
 def _teaches(group: list[Trajectory]) -> bool:
@@ -93,8 +91,8 @@ def _teaches(group: list[Trajectory]) -> bool:
 
 
 def _together(
-    groups: list[list[Trajectory]], counts: dict[str, float], asked: dict[str, Question]
+    groups: list[list[Trajectory]], counts: Mapping[str, float], asked: dict[str, Question]
 ) -> Collected:
     trajectories = [trajectory for group in groups for trajectory in group]
     group_ids = [number for number, group in enumerate(groups) for _ in group]
-    return Collected(trajectories, group_ids, counts, asked)
+    return Collected(trajectories, group_ids, dict(counts), asked)

@@ -45,10 +45,12 @@ def train(
     if settings.kl is not None and reference is None:
         raise ValueError("kl: there is no reference policy to pull towards")
     memory = {} if memory is None else memory
+    strategy = method.strategy
     for step in range(start, settings.steps):
         clock = Stopwatch()
         failed_before = sum(environment.failures.values())
-        drawn = collect(policy, vocabulary, environment, world, settings, seed=seed, step=step)
+        world_parts = (policy, vocabulary, environment, world, settings)
+        drawn = collect(*world_parts, seed=seed, step=step, strategy=strategy)
         clock.lap("rollout")
         batch = from_trajectories(drawn.trajectories, group_ids=drawn.group_ids)
         batch, filled = method.fill(batch, policy, vocabulary, drawn)

@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -17,7 +17,9 @@ from turncredit.methods import option_names
 from turncredit.objectives import OBJECTIVES, batch_totals
 from turncredit.objectives.tokens import segment_means
 from turncredit.option_ranges import check_choice
+from turncredit.params import OPTIONAL
 from turncredit.policies.protocol import Policy, Tokens
+from turncredit.rollout.strategies import STRATEGIES, Strategy
 from turncredit.training.collect import Collected
 from turncredit.training.turn_inputs import TURN_INPUTS, TurnInput
 
@@ -46,9 +48,14 @@ class Method:
     weight_options: dict[str, Any]
     objective: str
     objective_options: dict[str, Any]
+    rollout: str = field(default="independent", metadata=OPTIONAL)
+    """How the trajectories of a group come about, a name in `rollout.strategies`."""
+    rollout_options: dict[str, Any] = field(default_factory=dict, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
-        for kind, table in (("base", BASES), ("weight", TURN_WEIGHTS), ("objective", OBJECTIVES)):
+        tables = (BASES, TURN_WEIGHTS, OBJECTIVES, STRATEGIES)
+        kinds = ("base", "weight", "objective", "rollout")
+        for kind, table in zip(kinds, tables, strict=True):
             known = set(option_names(table[getattr(self, kind)])) - SET_BY_THE_LOOP
             if kind == "base" and self.turn_input is not None:
                 known |= set(self.turn_input.options)
@@ -58,6 +65,19 @@ class Method:
                     f"{kind}_options: {getattr(self, kind)!r} has no option {unknown[0]!r}; "
                     f"it has: {', '.join(sorted(known)) or 'none'}"
                 )
+
+    @property
+    def strategy(self) -> Strategy:
+        """What plays the groups of a step; ValueError for an option out of range."""
+        return STRATEGIES[self.rollout](**self.rollout_options)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The fields by name, without a rollout that is the usual one: what identifies a method."""
+        fields = asdict(self)
+        if self.rollout == "independent":
+            del fields["rollout"], fields["rollout_options"]
+        return fields
 
     def credit(self, batch: TurnBatch, **given: Any) -> Credit:
         """The credit of a batch; of `given`, its functions get the options that they know."""
@@ -108,6 +128,7 @@ class Method:
 
         Plays base, weight and objective on two invented trajectories with what a loop provides.
         """
+        self.strategy  # noqa: B018 (it refuses options)
         known = {"grounded": torch.tensor([True, False]), "oracle_turn": torch.tensor([1, -1])}
         batch = two_turns_and_one().replace(**known)
         if self.turn_input is not None:

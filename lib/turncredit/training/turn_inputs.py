@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from turncredit.batching import STATES, TurnBatch, anchor_ids
+from turncredit.batching import STATES, TurnBatch, anchor_ids, contexts
 from turncredit.credit.steps import GAINS
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.training.collect import Collected
@@ -37,7 +38,29 @@ def visited_states(
     return anchors, {"repeated_states": again.double().mean().item()}
 
 
+def shared_turns(
+    policy: Policy, tokens: Tokens, drawn: Collected, batch: TurnBatch
+) -> tuple[Tensor, dict[str, float]]:
+    """[B, T] int64: equal where turns of a group are equal with all before them; -1 for no turn.
+
+    Such turns were sampled once and left by a branch, or came out equal by chance.  Counted is the
+    share of turns that some other trajectory of the group has too.
+    """
+    numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+    ids = torch.full((len(drawn.trajectories), batch.num_turns), -1)
+    for row, (group, trajectory) in enumerate(
+        zip(drawn.group_ids, drawn.trajectories, strict=True)
+    ):
+        for turn, before in enumerate(contexts(trajectory)):
+            key = (group, before + trajectory.turns[turn].sampled_ids)
+            ids[row, turn] = numbers.setdefault(key, len(numbers))
+    present = ids[ids >= 0]
+    again = present.bincount()[present] > 1
+    return ids, {"shared_turns": again.double().mean().item()}
+
+
 TURN_INPUTS = {
+    "arpo": TurnInput("anchor_ids", shared_turns, {}),
     "gigpo": TurnInput("anchor_ids", visited_states, {"state": STATES}),
     "igpo": TurnInput("turn_rewards", measured_gains, {"gain": GAINS}),
 }
