@@ -78,7 +78,8 @@ def case_rows(recording: Recording, edges: Sequence[int]) -> list[Row]:
     `measure`: each of CASES, the share of trajectories; `execution_right`, judged turns after the
     decision that were right or follow from it / all of them; `execution_follows`, those that
     follow alone; `decision_first`, wrong decisions at turn 0 / wrong decisions; `trajectories`,
-    their number, without those whose reward is missing.  outcome: "failed", "succeeded" or "all".  NaN where there was nothing to count.
+    their number, without those whose reward is missing.  outcome: "failed", "succeeded" or "all".
+    NaN where there was nothing to count.
     """
     counts: dict[tuple[str, str], Counter[str]] = {}
     for played in recording.read():
