@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from turncredit.answers import words
-from turncredit.environments.oracle import oracle_turn
+from turncredit.environments.oracle import oracle_turn, turn_labels
 from turncredit.environments.protocol import Environment, Step
 from turncredit.params import require_positive, require_shares
 from turncredit.policies.protocol import Tokens
@@ -62,10 +62,9 @@ def demonstrate(
         turn = _scripted_turn(vocabulary, message, result)
         length += len(turn.sampled_ids) + len(turn.observation_ids)
         if length > max_tokens:  # the trajectory ends before this turn
-            wrong = oracle_turn(episode, len(turns))
-            return Trajectory(
-                question.id, prompt_ids, tuple(turns), 0.0, False, "max_tokens", grounded, wrong
-            )
+            end = (0.0, False, "max_tokens", grounded)
+            truth = [about(episode, len(turns)) for about in (oracle_turn, turn_labels)]
+            return Trajectory(question.id, prompt_ids, tuple(turns), *end, *truth)
         turns.append(turn)
         if result.stop_reason:
             return Trajectory(
@@ -77,6 +76,7 @@ def demonstrate(
                 result.stop_reason,
                 episode.grounded,
                 oracle_turn(episode, len(turns)),
+                turn_labels(episode, len(turns)),
             )
         message = script.send(result.observation)
 

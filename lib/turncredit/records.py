@@ -57,6 +57,9 @@ class Trajectory:
     """Did the evidence for the answer ever reach the context?  None where a world cannot tell."""
     oracle_turn: int | None = None
     """First turn that was wrong by what the world knows, -1: none; None where it cannot tell."""
+    turn_labels: tuple[str, ...] | None = None
+    """What each turn was by what the world knows: right, follows (right given the wrong turns
+    before it), wrong or unjudged; None where it cannot tell."""
 
     def __post_init__(self) -> None:
         if self.reward is not None and not math.isfinite(self.reward):
@@ -125,4 +128,7 @@ def _trajectory(record: dict) -> Trajectory:
         )
         for turn in record["turns"]
     )
-    return Trajectory(**{**record, "prompt_ids": tuple(record["prompt_ids"]), "turns": turns})
+    labels = record.get("turn_labels")  # older records have none
+    changed = {"prompt_ids": tuple(record["prompt_ids"]), "turns": turns}
+    changed["turn_labels"] = None if labels is None else tuple(labels)
+    return Trajectory(**{**record, **changed})

@@ -73,6 +73,11 @@ class QuestionEpisode:
         """First turn off the path to the answer (`Oracle`), -1: none; None where it is unknown."""
         return None if self._oracle is None else self._oracle.first_wrong
 
+    @property
+    def turn_labels(self) -> tuple[str, ...] | None:
+        """What each turn so far was, one of the oracle's `LABELS`; None where it is unknown."""
+        return None if self._oracle is None else self._oracle.labels
+
     def note_action(self, action: str, argument: str) -> None:
         """Let the oracle know of a turn; for who keeps a message from the tool it asked for."""
         if self._oracle is not None:
@@ -109,7 +114,9 @@ class QuestionEpisode:
         self._first = ""
         text = self._use(action, argument)
         if self._oracle is not None:
-            self._oracle.learn(self._shown, text if action == "search" else "", self._first)
+            listing = text if action == "search" else ""
+            verdict = text if action == "external_verify" else ""
+            self._oracle.learn(self._shown, listing, self._first, verdict)
         return wording.observation.replace("{text}", text)
 
     def _use(self, action: str, argument: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from turncredit.answers import exact_match, words
+from turncredit.environments.premises import Premises
 from turncredit.environments.protocol import Episode
 from turncredit.environments.reading import (
     cut,
@@ -16,9 +17,13 @@ from turncredit.environments.reading import (
 )
 from turncredit.worlds.base import Document, Hop, Question
 
+RIGHT, FOLLOWS, WRONG, UNJUDGED = LABELS = ("right", "follows", "wrong", "unjudged")
+"""What a turn can be: on the path; off it, but right given the wrong turns before it (`Premises`);
+wrong; or taken where nothing is wrong any more, or never seen by the environment."""
+
 
 class Oracle:
-    """Follows one episode along the hops of its question and notes the first turn off the path.
+    """Follows one episode along the hops of its question and notes what each turn was.
 
     On the path are, for the first hop whose evidence was not shown yet, a search that names its
     title and, once the result of any search has named it, a reading that does; after the last hop
@@ -38,25 +43,37 @@ class Oracle:
 
     def __init__(self, question: Question, settings: Any) -> None:
         self.first_wrong = -1
-        """Turn of the first wrong action, -1 while there was none."""
+        """Turn of the first action off the path, -1 while there was none."""
+        self.labels: tuple[str, ...] = ()
+        """One of LABELS for each turn."""
+        self._premises = Premises(frozenset(words(question.text)))
+        self._argument = ""
         self._question = question
         self._unread = self._due = question.hops  # never shown; not shown in their turn
         self._lost = [hop for hop in question.hops if not can_show(hop, settings)]
         self._listed = {document.title for document in parse_documents(question.text)}
-        self._turns = 0
 
     def take_note(self, action: str, argument: str) -> None:
         """Judge the action of the next turn, whatever will come of it."""
-        if self.first_wrong < 0 and not self._is_needed(action, argument):
-            self.first_wrong = self._turns
-        self._turns += 1
+        self._argument = argument
+        if self._is_needed(action, argument):
+            self.labels += (UNJUDGED if self._is_lost() else RIGHT,)
+            return
+        if self.first_wrong < 0:
+            self.first_wrong = len(self.labels)
+        self.labels += (FOLLOWS if self._premises.support(action, argument) else WRONG,)
+        self._premises = self._premises.after(argument)
 
-    def learn(self, shown: Sequence[str], listing: str = "", first: str = "") -> None:
+    def learn(
+        self, shown: Sequence[str], listing: str = "", first: str = "", verdict: str = ""
+    ) -> None:
         """Take note of what a turn shows the policy, the texts that `grounded` goes by too.
 
         listing: the whole result if the turn was a search; first: the title of the document that
-        comes first in it, where a search shows all that can be seen of a document.
+        comes first in it, where a search shows all that can be seen of a document; verdict: what
+        the verifier said.
         """
+        self._premises = self._premises.learn(self._argument, shown, listing, verdict)
         stated = [hop for hop in self._due if shown and _hold(shown, evidence(hop))]
         if stated:
             self._unread = tuple(hop for hop in self._unread if hop not in stated)
@@ -66,7 +83,7 @@ class Oracle:
         self._lost += [hop for hop in self._unread if first and words(first) == words(hop.title)]
 
     def _is_needed(self, action: str, argument: str) -> bool:
-        if self._unread and self._unread[0] in self._lost:
+        if self._is_lost():
             return True
         if not self._unread and action in ("answer", "external_verify"):
             return bool(exact_match(argument, self._question.answers))
@@ -76,6 +93,10 @@ class Oracle:
         if action == "read_chunk":
             titles &= self._listed
         return any(_names(argument, title) for title in titles)
+
+    def _is_lost(self) -> bool:
+        """Whether the paragraph that is needed next cannot be shown."""
+        return bool(self._unread) and self._unread[0] in self._lost
 
 
 def oracle_of(question: Question, settings: Any) -> Oracle | None:
@@ -115,6 +136,18 @@ def oracle_turn(episode: Episode, turns: int) -> int | None:
     """
     turn = getattr(episode, "oracle_turn", None)
     return -1 if turn is not None and turn >= turns else turn
+
+
+def turn_labels(episode: Episode, turns: int) -> tuple[str, ...] | None:
+    """One of LABELS for each of the first `turns` turns of an episode, which a record keeps.
+
+    A message that was cut before the environment saw it is unjudged.  None where the world cannot
+    tell, or an environment of one's own has no `turn_labels`.
+    """
+    labels = getattr(episode, "turn_labels", None)
+    if labels is None:
+        return None
+    return (*labels[:turns], *[UNJUDGED] * (turns - len(labels)))
 
 
 def note_action(episode: Any, action: str, argument: str) -> bool:

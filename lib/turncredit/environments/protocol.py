@@ -26,8 +26,9 @@ class Episode(Protocol):
     """One question being worked on.
 
     It may also have `oracle_turn`: the first turn that was wrong by what the world knows, -1: none,
-    None where it cannot tell.  With it goes `note_action(action, argument)`, called for a turn
-    whose message a wrapper kept from the episode.
+    None where it cannot tell, and `turn_labels`: what each turn so far was.  With them goes
+    `note_action(action, argument)`, called for a turn whose message a wrapper kept from the
+    episode.
     """
 
     prompt: str

@@ -144,6 +144,11 @@ class _FailingEpisode(_WrappedEpisode):
         """The episode's own; None once a call failed that it could not be told of."""
         return None if self._missed else getattr(self.episode, "oracle_turn", None)
 
+    @property
+    def turn_labels(self) -> tuple[str, ...] | None:
+        """The episode's own; None as for `oracle_turn`."""
+        return None if self._missed else getattr(self.episode, "turn_labels", None)
+
     def step(self, message: str) -> Step:
         """Act on one message, unless its tool fails."""
         wrapper, settings = self._wrapper, self._wrapper.settings

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from turncredit.environments.actions import closing_tags
-from turncredit.environments.oracle import oracle_turn
+from turncredit.environments.oracle import oracle_turn, turn_labels
 from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Engine, Message, MessageEnd, Tokens
 from turncredit.records import Trajectory
@@ -136,6 +136,7 @@ def _lost(player: _Player) -> Trajectory:
         stop_reason=LOST,
         grounded=row.grounded,
         oracle_turn=oracle_turn(row.episode, len(turns)),
+        turn_labels=turn_labels(row.episode, len(turns)),
     )
 
 

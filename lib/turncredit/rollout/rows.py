@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from turncredit.environments.oracle import oracle_turn
+from turncredit.environments.oracle import oracle_turn, turn_labels
 from turncredit.environments.protocol import Environment, Episode
 from turncredit.policies.protocol import Tokens
 from turncredit.records import Trajectory, Turn
@@ -109,6 +109,7 @@ def trajectory_of(row: Row, logprobs: list[float], entropies: list[float]) -> Tr
         stop_reason=row.stop_reason or "max_tokens",
         grounded=row.grounded if cut else row.episode.grounded,
         oracle_turn=oracle_turn(row.episode, len(turns)),
+        turn_labels=turn_labels(row.episode, len(turns)),
     )
 
 
