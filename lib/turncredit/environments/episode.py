@@ -8,6 +8,7 @@ from turncredit.environments.actions import parse_action
 from turncredit.environments.oracle import oracle_of
 from turncredit.environments.protocol import Step
 from turncredit.environments.reading import evidence, holds
+from turncredit.environments.snapshots import Snapshot, put_back, saved
 from turncredit.worlds.base import Question
 
 NO_RESULTS = "no results"
@@ -102,6 +103,16 @@ class QuestionEpisode:
         if self._turns >= settings.max_turns:
             return Step(action, "", stop_reason="max_turns", correct=correct)
         return Step(action, self._observe(action, argument), correct=correct)
+
+    def snapshot(self) -> Snapshot:
+        """The episode as it stands, its random stream included; see `Episode`."""
+        return saved(self, "environment")
+
+    def restore(self, snapshot: Snapshot, stream: random.Random | None = None) -> None:
+        """Go back to a snapshot of this or another episode of the same environment."""
+        put_back(self, snapshot)
+        if stream is not None:
+            self.stream = stream
 
     def _guess_correct(self, action: str, argument: str) -> bool | None:
         return exact_match(argument, self.question.answers) if action == "external_verify" else None

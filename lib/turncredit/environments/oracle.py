@@ -1,5 +1,6 @@
 """What a question still needs, turn by turn: the truth that entropy gates are compared with."""
 
+import copy
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -52,6 +53,12 @@ class Oracle:
         self._unread = self._due = question.hops  # never shown; not shown in their turn
         self._lost = [hop for hop in question.hops if not can_show(hop, settings)]
         self._listed = {document.title for document in parse_documents(question.text)}
+
+    def copy(self) -> "Oracle":
+        """An oracle that knows the same and follows an episode of its own from here on."""
+        twin = copy.copy(self)
+        twin._lost, twin._listed = [*self._lost], {*self._listed}
+        return twin
 
     def take_note(self, action: str, argument: str) -> None:
         """Judge the action of the next turn, whatever will come of it."""

@@ -29,6 +29,12 @@ class Episode(Protocol):
     None where it cannot tell, and `turn_labels`: what each turn so far was.  With them goes
     `note_action(action, argument)`, called for a turn whose message a wrapper kept from the
     episode.
+
+    One that can be branched has `snapshot()`, the episode as it stands, and `restore(snapshot)`,
+    which takes an episode of the same environment there, any number of times: from then on it
+    answers every message as the original would, its random stream included.  With
+    `restore(snapshot, stream)` whatever has not shown yet is drawn from `stream` instead; a
+    snapshot taken before the first message and restored so is `reset(question, stream)`.
     """
 
     prompt: str

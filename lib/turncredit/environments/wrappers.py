@@ -10,12 +10,13 @@ import random
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from turncredit.answers import words
 from turncredit.environments.actions import parse_action
 from turncredit.environments.oracle import note_action
 from turncredit.environments.protocol import Environment, Episode, Step
+from turncredit.environments.snapshots import Snapshot, put_back, saved, twin_stream
 from turncredit.params import require_shares
 from turncredit.seeding import python_stream
 from turncredit.worlds.base import Question
@@ -60,30 +61,46 @@ def disturbed(environment: Environment, disturbances: Disturbances) -> Environme
 @dataclass(frozen=True)
 class _Wrapper:
     environment: Environment
+    purpose: ClassVar[str]
+    """What its own stream is for; part of what that is derived from."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "environment":  # asked for before it is set, by copy
             raise AttributeError(name)
         return getattr(self.environment, name)
 
+    def _own(self, stream: random.Random) -> random.Random:
+        """A stream that depends on what the other will draw next, and leaves that as it is."""
+        return python_stream(0, self.purpose, twin_stream(stream).getrandbits(128))
+
 
 class _WrappedEpisode:
     """Hands everything on; subclasses override what they change."""
 
-    def __init__(self, episode: Episode) -> None:
-        self.episode = episode
+    def __init__(self, wrapper: _Wrapper, episode: Episode, stream: random.Random) -> None:
+        self._wrapper, self.episode = wrapper, episode
+        self._draw_from(stream)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "episode":
             raise AttributeError(name)
         return getattr(self.episode, name)
 
+    def snapshot(self) -> Snapshot:
+        """This and the wrapped episode as they stand, each with its stream; see `Episode`."""
+        return saved(self, "_wrapper", "episode") | {"episode": self.episode.snapshot()}
 
-def _own_stream(stream: random.Random, purpose: str) -> random.Random:
-    """A stream that depends on what the other will draw next, and leaves that as it is."""
-    twin = random.Random(0)
-    twin.setstate(stream.getstate())
-    return python_stream(0, purpose, twin.getrandbits(128))
+    def restore(self, snapshot: Snapshot, stream: random.Random | None = None) -> None:
+        """Go back to a snapshot, and the wrapped episode too."""
+        own = {name: value for name, value in snapshot.items() if name != "episode"}
+        put_back(self, own)
+        if stream is not None:
+            self._draw_from(self._wrapper._own(stream))
+        self.episode.restore(snapshot["episode"], stream)
+
+    def _draw_from(self, stream: random.Random) -> None:
+        """Let `stream` decide all that has not shown yet."""
+        self._stream = stream
 
 
 # --- tools that fail
@@ -97,6 +114,8 @@ class FailingTools(_Wrapper):
     or not its tool fails, and an answer cannot fail.  Needs what question-answering environments
     offer beyond the protocol: `wording`, `words` and `settings.max_turns`.
     """
+
+    purpose: ClassVar[str] = "failing tools"
 
     rate: float
     error: str = "tool error"
@@ -121,14 +140,13 @@ class FailingTools(_Wrapper):
         """Start an episode."""
         if self.rate == 0:
             return self.environment.reset(question, stream)
-        own = _own_stream(stream, "failing tools")
+        own = self._own(stream)
         return _FailingEpisode(self, self.environment.reset(question, stream), own)
 
 
 class _FailingEpisode(_WrappedEpisode):
     def __init__(self, wrapper: FailingTools, episode: Episode, stream: random.Random) -> None:
-        super().__init__(episode)
-        self._wrapper, self._stream = wrapper, stream
+        super().__init__(wrapper, episode, stream)
         self._turns = 0
         self._grounded: bool | None = None
         self._over = False
@@ -185,6 +203,8 @@ class GarbledObservations(_Wrapper):
     what was found, not what was left of it.
     """
 
+    purpose: ClassVar[str] = "garbled observations"
+
     drop: float = 0.0
     swap: float = 0.0
 
@@ -195,17 +215,11 @@ class GarbledObservations(_Wrapper):
         """Start an episode."""
         if self.drop == 0 and self.swap == 0:
             return self.environment.reset(question, stream)
-        own = _own_stream(stream, "garbled observations")
+        own = self._own(stream)
         return _GarbledEpisode(self, self.environment.reset(question, stream), own)
 
 
 class _GarbledEpisode(_WrappedEpisode):
-    def __init__(
-        self, wrapper: GarbledObservations, episode: Episode, stream: random.Random
-    ) -> None:
-        super().__init__(episode)
-        self._wrapper, self._stream = wrapper, stream
-
     def step(self, message: str) -> Step:
         """Act on one message."""
         result = self.episode.step(message)
@@ -250,6 +264,8 @@ class FlippedOutcomes(_Wrapper):
     the true outcome.  Meant for outcome rewards of 0 and 1.
     """
 
+    purpose: ClassVar[str] = "flipped outcomes"
+
     rate: float
 
     def __post_init__(self) -> None:
@@ -259,14 +275,20 @@ class FlippedOutcomes(_Wrapper):
         """Start an episode."""
         if self.rate == 0:
             return self.environment.reset(question, stream)
-        flipped = _own_stream(stream, "flipped outcomes").random() < self.rate
-        episode = self.environment.reset(question, stream)
-        return _FlippedEpisode(episode) if flipped else episode
+        own = self._own(stream)
+        return _FlippedEpisode(self, self.environment.reset(question, stream), own)
 
 
 class _FlippedEpisode(_WrappedEpisode):
     @property
     def reward(self) -> float | None:
-        """The reward with right and wrong exchanged."""
+        """The reward, with right and wrong exchanged if this episode is one of those."""
         reward = self.episode.reward
-        return None if reward is None else reward + (-1.0 if self.episode.success else 1.0)
+        return (
+            reward
+            if reward is None or not self._flipped
+            else reward + (-1.0 if self.episode.success else 1.0)
+        )
+
+    def _draw_from(self, stream: random.Random) -> None:
+        self._flipped = stream.random() < self._wrapper.rate

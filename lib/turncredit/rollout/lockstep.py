@@ -40,23 +40,53 @@ def roll_out(
     Sampling draws from the full vocabulary at `temperature`; log-probs and entropies, in nats, are
     those of the distribution sampled from.  All randomness is a function of (seed, step, row).
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature = {temperature} must be above 0")
     limit = policy.settings.max_tokens
     rows = begin(vocabulary, environment, questions, seed, step, limit)
+    # One line a row: more rows at the end leave the numbers of the first ones alone.
+    stream = torch_stream(seed, "sampling", step)
+    uniforms = draw_uniforms(len(rows), limit, len(vocabulary), stream)
+    asked = {"max_turn_tokens": max_turn_tokens, "temperature": temperature}
+    logprobs, entropies = play(policy, vocabulary, environment, rows, uniforms, **asked)
+    return [trajectory_of(row, logprobs, entropies) for row in rows]
+
+
+def draw_uniforms(rows: int, positions: int, tokens: int, stream: torch.Generator) -> Tensor:
+    """[rows, positions]: one number in [0, 1) for each token of each row, of a policy's `tokens`.
+
+    In float32 or float64, as `sample` sums up so many probabilities.
+    """
+    return torch.rand(rows, positions, generator=stream, dtype=_precision(tokens))
+
+
+@torch.inference_mode()
+def play(
+    policy: Policy,
+    vocabulary: Tokens,
+    environment: Environment,
+    rows: Sequence[Row],
+    uniforms: Tensor,
+    *,
+    max_turn_tokens: int,
+    temperature: float = 1.0,
+) -> tuple[list[float], list[float]]:
+    """Play all rows to their ends; log-probs and entropies of what was said, by the rows' marks.
+
+    Each row has read its `prompt_ids`, at least one token fewer than the policy's `max_tokens`,
+    and its episode waits for a message.  The token of row r at position p of its trajectory is
+    drawn by `uniforms[row.index, p - 1]`.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature = {temperature} must be above 0")
     ended = vocabulary.message_end(closing_tags(environment.actions))
 
     def is_over(said: Sequence[int]) -> bool:
         return len(said) >= max_turn_tokens or ended(said)
 
-    # One line a row: more rows at the end leave the numbers of the first ones alone.
-    stream = torch_stream(seed, "sampling", step)
-    uniforms = torch.rand(len(rows), limit, generator=stream, dtype=_precision(len(vocabulary)))
     decoder = _read_prompts(policy, rows)
     record: list[Tensor] = []
     recorded = 0
-    alive = rows
-    for position in range(decoder.length, limit - 1):
+    alive = list(rows)
+    for position in range(decoder.length, policy.settings.max_tokens - 1):
         token_ids = torch.tensor([row.next_id for row in alive])
         speaking = [slot for slot, row in enumerate(alive) if row.speaks()]
         hidden = decoder.step(token_ids, speaking)
@@ -72,7 +102,7 @@ def roll_out(
         if not alive:
             break
     logprobs, entropies = torch.cat(record, dim=1).tolist()
-    return [trajectory_of(row, logprobs, entropies) for row in rows]
+    return logprobs, entropies
 
 
 SMALL_VOCABULARY = 16_384

@@ -99,17 +99,20 @@ class ToyTreeEpisode:
             self.stream.getstate(),
         )
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: Snapshot, stream: random.Random | None = None) -> None:
         """Go back to a snapshot of this or another episode on the same tree.
 
         The stream goes back too, so the same messages meet the same draws; for other draws, give
-        the episode another `stream` afterwards.
+        another `stream`, here or afterwards.
         """
         self.state = snapshot.state
         self.turn_rewards = snapshot.turn_rewards
         self.reward, self.success = snapshot.reward, snapshot.success
         self.grounded = snapshot.grounded
-        self.stream.setstate(snapshot.stream_state)
+        if stream is None:  # one of its own: the old one may be somebody else's too
+            stream = random.Random(0)
+            stream.setstate(snapshot.stream_state)
+        self.stream = stream
 
     def _allowed(self, words: tuple[str, ...]) -> Response | None:
         for response in self.environment.tree.responses:
