@@ -112,6 +112,23 @@ def trajectory_of(row: Row, logprobs: list[float], entropies: list[float]) -> Tr
     )
 
 
+def lost_trajectory(row: Row, logprobs: list[float], entropies: list[float]) -> Trajectory:
+    """What there is of a row that met an error; nobody has read its last observation."""
+    turns = [turn for turn in row.turns if turn.sampled_ids]
+    if turns:
+        turns[-1].observation_ids = ()
+    return Trajectory(
+        question_id=row.question.id,
+        prompt_ids=row.prompt_ids,
+        turns=tuple(turn_of(turn, logprobs, entropies) for turn in turns),
+        reward=None,
+        success=False,
+        stop_reason=LOST,
+        grounded=row.grounded,
+        oracle_turn=oracle_turn(row.episode, len(turns)),
+    )
+
+
 def turn_of(turn: OpenTurn, logprobs: list[float], entropies: list[float]) -> Turn:
     """The record of a turn, whose marks point into `logprobs` and `entropies`."""
     return Turn(
