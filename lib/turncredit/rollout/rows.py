@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from turncredit.environments.oracle import oracle_turn
-from turncredit.environments.protocol import Environment, Episode
+from turncredit.environments.protocol import Environment, Episode, Step
 from turncredit.policies.protocol import Tokens
 from turncredit.records import Trajectory, Turn
 from turncredit.seeding import python_stream
@@ -84,9 +84,13 @@ def begin(
 
 def close_turn(row: Row, vocabulary: Tokens) -> None:
     """Hand the finished message to the environment and queue what it returns."""
-    turn = row.turns[-1]
     row.grounded = row.episode.grounded
-    result = row.episode.step(vocabulary.decode(turn.sampled_ids))
+    settle_turn(row, vocabulary, row.episode.step(vocabulary.decode(row.turns[-1].sampled_ids)))
+
+
+def settle_turn(row: Row, vocabulary: Tokens, result: Step) -> None:
+    """Note what the finished message came to and queue its observation."""
+    turn = row.turns[-1]
     turn.action, turn.correct, row.stop_reason = result.action, result.correct, result.stop_reason
     if result.stop_reason is None:
         turn.observation_ids = vocabulary.encode(result.observation)

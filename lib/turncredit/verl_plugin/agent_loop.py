@@ -1,7 +1,7 @@
 """The agent loop of verl that plays our environments."""
 
 import time
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
@@ -37,15 +37,11 @@ class TurnCreditAgentLoop(AgentLoopBase):
         from omegaconf import OmegaConf
 
         super().__init__(*args, **kwargs)
-        self.settings: AgentSettings = read_agent(OmegaConf.to_container(self.config, resolve=True))
+        custom = OmegaConf.to_container(self.rollout_config.custom, resolve=True)
+        self.settings = read_agent({"actor_rollout_ref": {"rollout": {"custom": custom}}})
         self.environment: Environment = open_environment(self.settings)
-        self.tokens = ModelTokens(
-            self.tokenizer,
-            [self.tokenizer.eos_token_id],
-            Path(str(self.config.actor_rollout_ref.model.path)).name,
-            chat=self.settings.chat,
-            preface=self.settings.preface,
-        )
+        source = str(self.config.actor_rollout_ref.model.path)
+        self.tokens = tokens_of(self.tokenizer, self.settings, source)
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
         """The output of one episode on the row's question."""
@@ -75,6 +71,13 @@ class TurnCreditAgentLoop(AgentLoopBase):
             extra_fields=server.extra
             | {NOTE: response.note, "reward_extra_info": {"success": float(trajectory.success)}},
         )
+
+
+@lru_cache(maxsize=4)
+def tokens_of(tokenizer: Any, settings: AgentSettings, source: str) -> ModelTokens:
+    """The tokens of a worker's tokenizer, made once: verl makes an agent loop for each episode."""
+    ends = [tokenizer.eos_token_id]
+    return ModelTokens(tokenizer, ends, source, chat=settings.chat, preface=settings.preface)
 
 
 class _Server:

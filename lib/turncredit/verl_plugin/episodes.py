@@ -17,7 +17,7 @@ from turncredit.environments.judges import open_judge
 from turncredit.environments.wording import WORDINGS
 from turncredit.policies.protocol import MessageEnd, Tokens
 from turncredit.records import Trajectory
-from turncredit.rollout.rows import Row, begin, close_turn, lost_trajectory, trajectory_of
+from turncredit.rollout.rows import Row, begin, lost_trajectory, settle_turn, trajectory_of
 from turncredit.verl_plugin.settings import AgentSettings
 from turncredit.worlds.base import Question
 from turncredit.worlds.files import FileWorld
@@ -98,7 +98,7 @@ async def play(
             ids += row.turns[-1].sampled_ids
             if not over and room < max_turn_tokens:
                 break  # cut by the end of the row, which nobody may act on
-            await asyncio.to_thread(close_turn, row, tokens)  # tools wait for servers
+            await _act(row, tokens)
             ids += _observed(row)
     except Exception as error:
         if not row.turns[0].sampled_ids:
@@ -122,6 +122,16 @@ def _hear(row: Row, said: Said, ended: MessageEnd, room: int, logprobs: list[flo
     turn.marks.extend(range(start, start + len(ids[:end])))
     logprobs.extend(told[:end])
     return end is not None or len(ids) < room  # shorter: the server met an end of its own
+
+
+async def _act(row: Row, tokens: Tokens) -> None:
+    """Hand the finished message to the environment, whose tools may wait for servers.
+
+    The tokenizer stays in this thread: Hugging Face's fast ones cannot be used by two at once.
+    """
+    row.grounded = row.episode.grounded
+    message = tokens.decode(row.turns[-1].sampled_ids)
+    settle_turn(row, tokens, await asyncio.to_thread(row.episode.step, message))
 
 
 def _observed(row: Row) -> list[int]:
