@@ -139,7 +139,7 @@ writable:
 test: $(STAMP) ## Run the tests and the doctests
 	@$(PY) -m pytest $(TEST_ARGS)
 
-test-verl: $(VERL_STAMP) ## Compare the estimators with verl's and TRL's own functions
+test-verl: $(VERL_STAMP) ## Compare the estimators with verl's and TRL's own functions, run the verl plugin
 	@$(VERL_PY) -c 'import verl.trainer.ppo.core_algos, trl'  # absent, they would only be skipped
 	@$(VERL_PY) -m pytest -q tests/verl
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from turncredit.environments.actions import closing_tags
-from turncredit.environments.oracle import oracle_turn, turn_labels
 from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Engine, Message, MessageEnd, Tokens
 from turncredit.records import Trajectory
-from turncredit.rollout.rows import LOST, Row, begin, close_turn, trajectory_of, turn_of
+from turncredit.rollout.rows import Row, begin, close_turn, lost_trajectory, trajectory_of
 from turncredit.seeding import derive
 from turncredit.worlds.base import Question
 
@@ -122,22 +121,7 @@ async def _play_all(
 
 
 def _lost(player: _Player) -> Trajectory:
-    """What there is of a trajectory that met an error; nobody has read its last observation."""
-    row = player.row
-    turns = [turn for turn in row.turns if turn.sampled_ids]
-    if turns:
-        turns[-1].observation_ids = ()
-    return Trajectory(
-        question_id=row.question.id,
-        prompt_ids=row.prompt_ids,
-        turns=tuple(turn_of(turn, player.logprobs, player.entropies) for turn in turns),
-        reward=None,
-        success=False,
-        stop_reason=LOST,
-        grounded=row.grounded,
-        oracle_turn=oracle_turn(row.episode, len(turns)),
-        turn_labels=turn_labels(row.episode, len(turns)),
-    )
+    return lost_trajectory(player.row, player.logprobs, player.entropies)
 
 
 def _require_message(message: Message, ended: MessageEnd, room: int) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from turncredit.environments.oracle import oracle_turn, turn_labels
-from turncredit.environments.protocol import Environment, Episode
+from turncredit.environments.protocol import Environment, Episode, Step
 from turncredit.policies.protocol import Tokens
 from turncredit.records import Trajectory, Turn
 from turncredit.seeding import python_stream
@@ -84,9 +84,13 @@ def begin(
 
 def close_turn(row: Row, vocabulary: Tokens) -> None:
     """Hand the finished message to the environment and queue what it returns."""
-    turn = row.turns[-1]
     row.grounded = row.episode.grounded
-    result = row.episode.step(vocabulary.decode(turn.sampled_ids))
+    settle_turn(row, vocabulary, row.episode.step(vocabulary.decode(row.turns[-1].sampled_ids)))
+
+
+def settle_turn(row: Row, vocabulary: Tokens, result: Step) -> None:
+    """Note what the finished message came to and queue its observation."""
+    turn = row.turns[-1]
     turn.action, turn.correct, row.stop_reason = result.action, result.correct, result.stop_reason
     if result.stop_reason is None:
         turn.observation_ids = vocabulary.encode(result.observation)
@@ -108,6 +112,24 @@ def trajectory_of(row: Row, logprobs: list[float], entropies: list[float]) -> Tr
         success=row.episode.success,
         stop_reason=row.stop_reason or "max_tokens",
         grounded=row.grounded if cut else row.episode.grounded,
+        oracle_turn=oracle_turn(row.episode, len(turns)),
+        turn_labels=turn_labels(row.episode, len(turns)),
+    )
+
+
+def lost_trajectory(row: Row, logprobs: list[float], entropies: list[float]) -> Trajectory:
+    """What there is of a row that met an error; nobody has read its last observation."""
+    turns = [turn for turn in row.turns if turn.sampled_ids]
+    if turns:
+        turns[-1].observation_ids = ()
+    return Trajectory(
+        question_id=row.question.id,
+        prompt_ids=row.prompt_ids,
+        turns=tuple(turn_of(turn, logprobs, entropies) for turn in turns),
+        reward=None,
+        success=False,
+        stop_reason=LOST,
+        grounded=row.grounded,
         oracle_turn=oracle_turn(row.episode, len(turns)),
         turn_labels=turn_labels(row.episode, len(turns)),
     )

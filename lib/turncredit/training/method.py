@@ -123,14 +123,15 @@ class Method:
         """Whether the turn weight depends on the current policy: then each update computes it."""
         return "logprobs" in option_names(TURN_WEIGHTS[self.weight])
 
-    def rehearse(self) -> None:
+    def rehearse(self, **fields: Tensor) -> None:
         """Raise ValueError for what the first step would refuse, such as an option out of range.
 
-        Plays base, weight and objective on two invented trajectories with what a loop provides.
+        Plays base, weight and objective on two invented trajectories with what a loop provides:
+        `fields` of `two_turns_and_one` that it has beyond the usual, such as a critic's `values`.
         """
         self.strategy  # noqa: B018 (it refuses options)
         known = {"grounded": torch.tensor([True, False]), "oracle_turn": torch.tensor([1, -1])}
-        batch = two_turns_and_one().replace(**known)
+        batch = two_turns_and_one().replace(**known, **fields)
         if self.turn_input is not None:
             for name, value in self._options(filling=True).items():
                 check_choice(self.base, name, value, self.turn_input.options[name])
