@@ -365,6 +365,12 @@ def test_only_prompts_observations_and_scripts_are_ever_encoded():
         ("demonstrations.py", "message"),
         ("demonstrations.py", "result.observation"),
         ("tasks.py", "prompt"),  # to count its tokens
+        ("audit/replay.py", "episode.prompt"),
+        ("audit/replay.py", "result.observation"),
+        ("audit/continuations.py", "result.observation"),
+        ("audit/trees.py", "tree.prompt"),
+        ("audit/trees.py", "' '.join(response.words)"),  # a listed response, which nobody sampled
+        ("audit/trees.py", "outcome.observation"),
         ("training/information.py", "f'<answer> {answer} </answer>'"),  # to score it
     }
     found = set()

@@ -301,7 +301,8 @@ CREDIT = {
 AGENT = {
     "environment": {
         "kind": "search_r1", "max_turns": 5, "search_results": 3,
-        "passage": "Doc {number}(Title: {title}) {text}", "observation_characters": 2000,
+        "passage": "Doc {number}(Title: {title}) {text}", "best_paragraph": False,
+        "observation_characters": 2000,
         "invalid_ends": False, "invalid_penalty": 0.0,
     },
     "wording": "search_r1",
@@ -371,7 +372,7 @@ def test_a_sound_configuration_is_read():
         ({"algorithm__turncredit": CREDIT | {"base_options": {"sdt": 1}}}, "no option 'sdt'"),
         ({"algorithm__turncredit": CREDIT | {"weight_options": {"after": 2.0}}}, "after is 2.0"),
         ({"algorithm__turncredit": CREDIT | {"base": "igpo"}}, "cannot run inside verl"),
-        ({"algorithm__turncredit": CREDIT | {"base": "gae"}}, "gae needs values"),
+        ({"algorithm__turncredit": CREDIT | {"base": "gae"}}, "gae needs TurnBatch.values"),
         ({"algorithm__turncredit": None}, "algorithm.turncredit is missing"),
         ({f"{L}loss_mode": "turncredit_ppo_clp"}, "'turncredit_ppo_clp' is not one of"),
         ({f"{L}loss_mode": "vanilla"}, "'vanilla' is not one of"),

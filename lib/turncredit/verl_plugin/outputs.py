@@ -40,6 +40,7 @@ def response_of(trajectory: Trajectory) -> Response:
         "success": trajectory.success,
         "grounded": trajectory.grounded,
         "oracle_turn": trajectory.oracle_turn,
+        "turn_labels": trajectory.turn_labels and list(trajectory.turn_labels),
     }
     return Response(ids, mask, logprobs, note)
 
@@ -64,6 +65,7 @@ def trajectory_of(
         raise ValueError(f"turn_spans {spans} are not the sampled runs {runs} of the mask")
     starts = [start for start, _ in spans[1:]] + [len(response_ids)]
     unknown = [None] * len(spans)
+    labels = note.get("turn_labels")
     actions, correct = note.get("actions", ["unknown"] * len(spans)), note.get("correct", unknown)
     turns = [
         Turn(
@@ -85,6 +87,7 @@ def trajectory_of(
         stop_reason=note.get("stop_reason", "unknown"),
         grounded=note.get("grounded"),
         oracle_turn=note.get("oracle_turn"),
+        turn_labels=None if labels is None else tuple(labels),
     )
 
 
