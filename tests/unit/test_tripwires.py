@@ -36,7 +36,7 @@ USUAL = TripwireSettings(
     reward_collapse=0.5,
     patience=10,
 )
-"""What a run of this size could be given; the committed runs that touch a wire had collapsed."""
+"""What a run of this size could be given; the committed runs that touch a wire had failed."""
 
 HEALTHY = {
     "loss": 0.01,
@@ -164,21 +164,22 @@ def committed() -> list[Path]:
     return [path for path in paths if path.parts[-4] != "short_search"]
 
 
-def collapsed() -> set[Path]:
-    """The committed runs of which the report says that they collapsed."""
-    table = pd.read_csv(REPOSITORY / "results" / "cpu" / "99_report" / "outcomes.csv")
-    return {REPOSITORY / run for run in table.loc[table["collapsed"] == 1, "run"]}
+def failed(run: Path) -> bool:
+    """Whether a run ended without reading the evidence, or below the warm start it came from."""
+    evaluations = pd.read_csv(run / "eval.csv").query("hops == 'all'")
+    first, last = evaluations.iloc[0], evaluations.iloc[-1]
+    return last["grounded"] < 0.1 or last["exact_match"] < first["exact_match"]
 
 
-def test_a_committed_run_that_touches_a_wire_had_collapsed():
-    touched = set()
+def test_a_committed_run_that_touches_a_wire_had_failed():
+    touched = []
     for path in committed():
         rows = RunDirectory(path.parent).read("metrics.csv")
         assert len(rows) > USUAL.window + USUAL.patience
         if first_stop(USUAL, rows) is not None:
-            touched.add(path.parent)
+            touched.append(path.parent)
     assert touched, "of the committed runs some collapse, and no wire sees any of them"
-    assert touched <= collapsed()
+    assert [run for run in touched if not failed(run)] == []
 
 
 @pytest.mark.parametrize("at", [40, 70])
