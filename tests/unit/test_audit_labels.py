@@ -21,7 +21,7 @@ from turncredit.audit.blame import (
 from turncredit.audit.gate_quality import FIRST, gate_counts, gate_rows
 from turncredit.audit.labels import CASES, HEADLINE, case_of, case_rows, label_numbers, labels_of
 from turncredit.audit.recordings import Recording, played_step
-from turncredit.audit.settings import AuditSettings
+from turncredit.audit.settings import LabelAuditSettings
 from turncredit.audit.stages import stages_of, with_intervals
 from turncredit.credit import BASES, TURN_WEIGHTS, token_advantages
 from turncredit.environments.oracle import LABELS
@@ -249,9 +249,9 @@ def test_settings_that_cannot_be_are_refused(changes, complaint):
     fine = {"tier": "cpu", "notebook": "n", "task_name": "t", "seeds": (0, 1, 2)}
     fine |= {"warm_start_seeds": (7, 8), "stages": (0, 4), "rules": ("r",), "ks": (1,)}
     fine |= {"blame_every": 1, "last_turn": 6}
-    assert [AuditSettings(**fine).block(seed) for seed in range(3)] == [7, 8, 7]
+    assert [LabelAuditSettings(**fine).block(seed) for seed in range(3)] == [7, 8, 7]
     with pytest.raises(ValueError, match=complaint):
-        AuditSettings(**fine | changes)
+        LabelAuditSettings(**fine | changes)
 
 
 def test_a_recording_is_what_was_played_and_no_other_run_s(recording, tmp_path):

@@ -7,7 +7,7 @@ from turncredit.params import require_positive
 
 
 @dataclass(frozen=True)
-class AuditSettings:
+class LabelAuditSettings:
     """What is played, and how it is judged."""
 
     tier: str

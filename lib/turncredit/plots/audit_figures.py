@@ -181,6 +181,15 @@ def _places(rows: pd.DataFrame, column: str, names: Sequence[str], offset: float
     return rows[column].map({name: n for n, name in enumerate(names)}).to_numpy(float) + offset
 
 
+def _points(
+    rows: pd.DataFrame, column: str, names: Sequence[str], offset: float, *, along: str
+) -> tuple[pd.DataFrame, tuple]:
+    """The rows of `names`, and their x and y: values `along` one of them, places the other way."""
+    rows = rows[rows[column].isin(names)]
+    places = _places(rows, column, names, offset)
+    return rows, (rows["value"], places) if along == "x" else (places, rows["value"])
+
+
 def _seed_dots(
     axis: Axes,
     rows: pd.DataFrame,
@@ -192,9 +201,7 @@ def _seed_dots(
     along: str,
 ) -> None:
     """A dot for each seed, its value `along` x or y; one that is missing is not drawn."""
-    rows = rows[rows[column].isin(names)]
-    places = _places(rows, column, names, offset)
-    pair = (rows["value"], places) if along == "x" else (places, rows["value"])
+    _, pair = _points(rows, column, names, offset, along=along)
     axis.scatter(*pair, color=colour, **_DOT)
 
 
@@ -209,9 +216,7 @@ def _interval(
     along: str,
 ) -> None:
     """A diamond at each mean, on its interval where there is one."""
-    rows = rows[rows[column].isin(names)]
-    places = _places(rows, column, names, offset)
-    pair = (rows["value"], places) if along == "x" else (places, rows["value"])
+    rows, pair = _points(rows, column, names, offset, along=along)
     errors = np.abs(np.array([rows["value"] - rows["low"], rows["high"] - rows["value"]]))
     axis.errorbar(
         *pair, **{f"{along}err": errors}, fmt="none", ecolor=colour, elinewidth=1.1, zorder=4

@@ -2,6 +2,5 @@
 
 `plugin` registers everything with verl, which loads it by the entry point `verl.plugins`.
 docs/scaling.md says what runs where.  Nothing here is imported by the rest of the package, and verl
-itself only by the
-modules `plugin`, `trainer`, `agent_loop`, `losses` and `estimators`.
+itself only by the modules `plugin`, `trainer`, `agent_loop`, `losses` and `estimators`.
 """
