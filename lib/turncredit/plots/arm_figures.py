@@ -96,7 +96,7 @@ def arm_differences(
         known = differences[(differences["task"] == task) & differences["arm"].isin(arms)]
         _forest(left, known, arms, colours, reference_arm)
         _rates(right, rates[rates["task"] == task], arms, colours)
-        left.locator_params(axis="x", nbins=_ticks(titles) if len(tasks) > 3 else 6)
+        left.locator_params(axis="x", nbins=_ticks(titles))
         left.set_xlabel(f"{label},\ndifference to {arm_label(reference_arm)}")
         right.set_xlabel(rate_label)
     percent = f"{level:.0%}".replace("%", " %")
