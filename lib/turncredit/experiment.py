@@ -167,7 +167,7 @@ def _identity_values(job: Job) -> dict[str, Any]:
         "task": asdict(task.settings) | task.settings.kinds,
         "warm_start_values": warm_start_values(source),
         "warm_start_seed": job.warm_start_seed,
-        "method": asdict(job.experiment.method(job.arm)),
+        "method": job.experiment.method(job.arm).values,
         "seed": job.seed,
         **({"contents": task.contents} if task.contents else {}),
         **({"tripwires": asdict(task.tripwires)} if task.tripwires else {}),

@@ -146,20 +146,27 @@ def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     return result
 
 
+MAY_BE_ABSENT = {"may_be_absent": True}
+"""Metadata of a dataclass field that a file need not name: for what came later than the files."""
+
+
 def build(cls: type[T], values: Mapping[str, Any], source: str) -> T:
     """Fill the dataclass `cls` from `values`, which must name exactly its fields.
 
+    Fields whose metadata is `MAY_BE_ABSENT` keep their default where they are not named.
     `source` starts every error message: the file, or what else the values came from.
     """
     hints = typing.get_type_hints(cls)
-    names = [field.name for field in dataclasses.fields(cls)]
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    names = list(fields)
     for key in values:
         if key not in names:
             raise ValueError(f"{source}: unknown key {key!r}; known: {', '.join(names)}")
     for name in names:
-        if name not in values:
+        if name not in values and fields[name].metadata != MAY_BE_ABSENT:
             raise ValueError(f"{source}: key {name!r} is missing")
-    typed = {name: convert(values[name], hints[name], f"{source}: {name}") for name in names}
+    given = [name for name in names if name in values]
+    typed = {name: convert(values[name], hints[name], f"{source}: {name}") for name in given}
     try:
         return cls(**typed)
     except ValueError as error:

@@ -16,7 +16,7 @@ LEVELS = {
     2: "retrieval worlds",
     3: "environments",
     4: "policies rollout",
-    5: "batching signals demonstrations contents",
+    5: "batching signals demonstrations table_demonstrations contents",
     6: "credit objectives reward_shaping dynamic_sampling",
     7: "training tripwires evaluation warm_start probe audit verl_plugin",
     8: "results loggers tasks code_version plans",

@@ -51,6 +51,12 @@ class Oracle:
             self.first_wrong = self._turns
         self._turns += 1
 
+    def forget(self) -> None:
+        """Take back the note of the last turn, of which nothing was learnt."""
+        self._turns -= 1
+        if self.first_wrong == self._turns:
+            self.first_wrong = -1
+
     def learn(self, shown: Sequence[str], listing: str = "", first: str = "") -> None:
         """Take note of what a turn shows the policy, the texts that `grounded` goes by too.
 
@@ -80,8 +86,12 @@ class Oracle:
 
 def oracle_of(question: Question, settings: Any) -> Oracle | None:
     """The oracle of a question; None without known hops, or without an answer that could match."""
-    usable = exact_match("", question.answers) is not None
-    return Oracle(question, settings) if question.hops and usable else None
+    return Oracle(question, settings) if has_oracle(question) else None
+
+
+def has_oracle(question: Question) -> bool:
+    """Whether a question has known hops, and an answer that could match."""
+    return bool(question.hops) and exact_match("", question.answers) is not None
 
 
 def can_show(hop: Hop, settings: Any) -> bool:
@@ -123,6 +133,13 @@ def note_action(episode: Any, action: str, argument: str) -> bool:
     if follow is not None:
         follow(action, argument)
     return follow is not None
+
+
+def forget_action(episode: Any) -> None:
+    """Undo `note_action` of the last turn, where the episode follows it."""
+    forget = getattr(episode, "forget_action", None)
+    if forget is not None:
+        forget()
 
 
 def _hold(texts: Sequence[str], phrase: str) -> bool:

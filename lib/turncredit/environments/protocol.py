@@ -20,6 +20,8 @@ class Step:
     """Why the episode is over (answer, invalid, max_turns), or None while it goes on."""
     correct: bool | None = None
     """For an answer or a verified guess: exact match with the gold answer; else None."""
+    error: str | None = None
+    """What kept the tool from working, in a word; None if it worked or none was asked."""
 
 
 class Episode(Protocol):
@@ -27,7 +29,10 @@ class Episode(Protocol):
 
     It may also have `oracle_turn`: the first turn that was wrong by what the world knows, -1: none,
     None where it cannot tell.  With it goes `note_action(action, argument)`, called for a turn
-    whose message a wrapper kept from the episode.
+    whose message a wrapper kept from the episode, and `forget_action()`, which undoes the last.
+
+    An episode whose steps may have an `error` has `take_back()`: called after such a step, it makes
+    the step undone, so that another message can be given in its place.
     """
 
     prompt: str

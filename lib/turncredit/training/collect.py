@@ -1,13 +1,14 @@
 """Drawing the groups of a step: questions, rollouts, and again where a group teaches nothing."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from turncredit.dynamic_sampling import NoUsableGroups, resample_groups
 from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
-from turncredit.rollout import roll_out
+from turncredit.rollout.strategies import Strategy
 from turncredit.seeding import derive, python_stream
 from turncredit.training.settings import TrainingSettings
 from turncredit.worlds.base import Question, World
@@ -19,7 +20,7 @@ class Collected(NamedTuple):
     trajectories: list[Trajectory]
     group_ids: list[int]
     counts: dict[str, float]
-    """Those of `resample_groups`; nothing without resampling."""
+    """Those of `resample_groups` where there was resampling, and those of the strategy."""
     questions: dict[str, Question]
     """All that were asked, by id."""
 
@@ -33,13 +34,16 @@ def collect(
     *,
     seed: int,
     step: int,
+    strategy: Strategy,
 ) -> Collected:
     """One group for each of `questions_per_step` questions, resampled if the settings say so.
 
-    If no group of any round teaches anything, the first round is what there is.
+    If no group of any round teaches anything, the first round is what there is.  strategy: how the
+    trajectories of a round come about; what it counts is summed over the rounds.
     """
     rounds: list[list[list[Trajectory]]] = []
     asked: dict[str, Question] = {}
+    spent: Counter[str] = Counter()
 
     def draw(number: int) -> list[list[Trajectory]]:
         stream = seed if number == 0 else derive(seed, "resampling", number)
@@ -48,11 +52,13 @@ def collect(
         )
         asked.update({question.id: question for question in questions})
         parts = (policy, vocabulary, environment, questions, settings)
-        rounds.append(_groups(*parts, seed=stream, step=step))
-        return rounds[-1]
+        groups, counts = _groups(*parts, seed=stream, step=step, strategy=strategy)
+        rounds.append(groups)
+        spent.update(counts)
+        return groups
 
     if settings.resampling is None:
-        return _together(draw(0), {}, asked)
+        return _together(draw(0), spent, asked)
     wanted = settings.questions_per_step
     try:
         groups, counts = resample_groups(
@@ -60,7 +66,7 @@ def collect(
         )
     except NoUsableGroups as error:
         groups, counts = rounds[0], error.counts
-    return _together(groups, counts, asked)
+    return _together(groups, {**counts, **spent}, asked)
 
 
 def _groups(
@@ -72,10 +78,11 @@ def _groups(
     *,
     seed: int,
     step: int,
-) -> list[list[Trajectory]]:
-    """`group_size` trajectories of each question."""
+    strategy: Strategy,
+) -> tuple[list[list[Trajectory]], dict[str, float]]:
+    """`group_size` trajectories of each question, and what they cost."""
     size = settings.group_size
-    trajectories = roll_out(
+    trajectories, counts = strategy(
         policy,
         vocabulary,
         environment,
@@ -84,7 +91,7 @@ def _groups(
         step=step,
         max_turn_tokens=settings.max_turn_tokens,
     )
-    return [trajectories[i : i + size] for i in range(0, len(trajectories), size)]
+    return [trajectories[i : i + size] for i in range(0, len(trajectories), size)], counts
 
 
 def _teaches(group: list[Trajectory]) -> bool:
@@ -93,8 +100,8 @@ def _teaches(group: list[Trajectory]) -> bool:
 
 
 def _together(
-    groups: list[list[Trajectory]], counts: dict[str, float], asked: dict[str, Question]
+    groups: list[list[Trajectory]], counts: Mapping[str, float], asked: dict[str, Question]
 ) -> Collected:
     trajectories = [trajectory for group in groups for trajectory in group]
     group_ids = [number for number, group in enumerate(groups) for _ in group]
-    return Collected(trajectories, group_ids, counts, asked)
+    return Collected(trajectories, group_ids, dict(counts), asked)

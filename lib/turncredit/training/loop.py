@@ -48,7 +48,8 @@ def train(
     for step in range(start, settings.steps):
         clock = Stopwatch()
         failed_before = sum(environment.failures.values())
-        drawn = collect(policy, vocabulary, environment, world, settings, seed=seed, step=step)
+        played = (policy, vocabulary, environment, world, settings)
+        drawn = collect(*played, seed=seed, step=step, strategy=method.strategy())
         clock.lap("rollout")
         batch = from_trajectories(drawn.trajectories, group_ids=drawn.group_ids)
         batch, filled = method.fill(batch, policy, vocabulary, drawn)

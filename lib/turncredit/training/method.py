@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -17,7 +17,9 @@ from turncredit.methods import option_names
 from turncredit.objectives import OBJECTIVES, batch_totals
 from turncredit.objectives.tokens import segment_means
 from turncredit.option_ranges import check_choice
+from turncredit.params import MAY_BE_ABSENT
 from turncredit.policies.protocol import Policy, Tokens
+from turncredit.rollout.strategies import ROLLOUTS, Strategy
 from turncredit.training.collect import Collected
 from turncredit.training.turn_inputs import TURN_INPUTS, TurnInput
 
@@ -46,8 +48,11 @@ class Method:
     weight_options: dict[str, Any]
     objective: str
     objective_options: dict[str, Any]
+    rollout: str = field(default="independent", metadata=MAY_BE_ABSENT)
+    rollout_options: dict[str, Any] = field(default_factory=dict, metadata=MAY_BE_ABSENT)
 
     def __post_init__(self) -> None:
+        self.strategy()
         for kind, table in (("base", BASES), ("weight", TURN_WEIGHTS), ("objective", OBJECTIVES)):
             known = set(option_names(table[getattr(self, kind)])) - SET_BY_THE_LOOP
             if kind == "base" and self.turn_input is not None:
@@ -58,6 +63,18 @@ class Method:
                     f"{kind}_options: {getattr(self, kind)!r} has no option {unknown[0]!r}; "
                     f"it has: {', '.join(sorted(known)) or 'none'}"
                 )
+
+    def strategy(self) -> Strategy:
+        """How its trajectories come about in training."""
+        return ROLLOUTS[self.rollout](**self.rollout_options)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What a params file says of it, without the ordinary rollout."""
+        values = asdict(self)
+        if self.rollout == "independent":
+            del values["rollout"], values["rollout_options"]
+        return values
 
     def credit(self, batch: TurnBatch, **given: Any) -> Credit:
         """The credit of a batch; of `given`, its functions get the options that they know."""
