@@ -50,7 +50,7 @@ def evaluate(
 ) -> list[Trajectory]:
     """One sampled trajectory per question; equal policies give equal trajectories.
 
-    strategy: of `ROLLOUTS`; None, as in every run: the policy alone, whatever it was trained with.
+    strategy: of `STRATEGIES`; None, as in every run: the policy alone, however it was trained.
     With `cleaner` tools are tried again at test time too, which is another quantity.
     """
     trajectories, _ = (strategy or independent())(

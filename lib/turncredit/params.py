@@ -146,14 +146,14 @@ def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     return result
 
 
-MAY_BE_ABSENT = {"may_be_absent": True}
+OPTIONAL = {"optional": True}
 """Metadata of a dataclass field that a file need not name: for what came later than the files."""
 
 
 def build(cls: type[T], values: Mapping[str, Any], source: str) -> T:
     """Fill the dataclass `cls` from `values`, which must name exactly its fields.
 
-    Fields whose metadata is `MAY_BE_ABSENT` keep their default where they are not named.
+    Fields whose metadata is `OPTIONAL` keep their default where they are not named.
     `source` starts every error message: the file, or what else the values came from.
     """
     hints = typing.get_type_hints(cls)
@@ -163,7 +163,7 @@ def build(cls: type[T], values: Mapping[str, Any], source: str) -> T:
         if key not in names:
             raise ValueError(f"{source}: unknown key {key!r}; known: {', '.join(names)}")
     for name in names:
-        if name not in values and fields[name].metadata != MAY_BE_ABSENT:
+        if name not in values and fields[name].metadata != OPTIONAL:
             raise ValueError(f"{source}: key {name!r} is missing")
     given = [name for name in names if name in values]
     typed = {name: convert(values[name], hints[name], f"{source}: {name}") for name in given}

@@ -14,15 +14,17 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from turncredit.environments.actions import closing_tags, parse_action
 from turncredit.environments.protocol import Environment
 from turncredit.option_ranges import check_range
-from turncredit.policies.protocol import Tokens
+from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
+from turncredit.rollout import roll_out
 from turncredit.rollout.rows import REWOUND, OpenTurn, Row, close_turn
 from turncredit.seeding import python_stream
+from turncredit.worlds.base import Question
 
 NO_CALL = ("answer", "invalid")
 """Actions that ask no tool."""
@@ -35,17 +37,17 @@ COUNTS = (
 
 @dataclass(frozen=True)
 class CleanerSettings:
-    """When and how often a failed call is rolled back; the defaults are the public code's."""
+    """When and how often a failed call is rolled back."""
 
-    similarity: float = 0.5
+    similarity: float
     """Of the old and the new call, from which on the old thought is kept (gamma there)."""
-    max_retries: int = 3
+    max_retries: int
     """At one turn."""
-    probability: float = 1.0
+    probability: float
     """That a failed turn is rolled back at all; 0.7 for the public code's larger model."""
-    max_calls: int = 30
+    max_calls: int
     """Tool calls of a trajectory, failed ones included, after which nothing is rolled back."""
-    hint: str = ""
+    hint: str
     """Said after the error that stays when two retries or more have failed."""
 
     def __post_init__(self) -> None:
@@ -67,6 +69,24 @@ class _Memory:
     """At the turn being written."""
     retrying: bool = False
     """Whether the turn before failed and the one being written may take its place."""
+
+
+def roll_out_purified(
+    settings: CleanerSettings,
+    policy: Policy,
+    vocabulary: Tokens,
+    environment: Environment,
+    questions: Sequence[Question],
+    *,
+    seed: int,
+    step: int,
+    **asked: Any,
+) -> tuple[list[Trajectory], dict[str, float]]:
+    """`roll_out` with rollback, by whatever engine; and the `COUNTS`, with `grafted_tokens`."""
+    purifier = Purifier(environment, settings, seed=seed, step=step)
+    parts = (policy, vocabulary, environment, questions)
+    trajectories = roll_out(*parts, seed=seed, step=step, close=purifier.close, **asked)
+    return trajectories, {**purifier.counts, "grafted_tokens": grafted_tokens(trajectories)}
 
 
 class Purifier:

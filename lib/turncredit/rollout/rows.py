@@ -56,7 +56,7 @@ class Row:
     grounded: bool | None = None
     """Before the latest observation, which may not fit any more."""
     rewinds: int = 0
-    """How often its context was changed; what is sampled after that has random numbers of its own."""
+    """How often its context was changed; what is sampled then has random numbers of its own."""
 
     def speaks(self) -> bool:
         """Whether the policy has to give the token after the next; if not, that one is queued."""

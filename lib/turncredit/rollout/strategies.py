@@ -1,24 +1,22 @@
 """How the trajectories of a step come about, by name: what an arm says under `rollout`."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from typing import Any
 
-from turncredit.environments.protocol import Environment
 from turncredit.methods import Methods
-from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
 from turncredit.rollout import roll_out
-from turncredit.rollout.cleaner import CleanerSettings, Purifier, grafted_tokens
-from turncredit.worlds.base import Question
+from turncredit.rollout.cleaner import CleanerSettings, roll_out_purified
 
 Strategy = Callable[..., tuple[list[Trajectory], dict[str, float]]]
 """Called as `roll_out` is; the trajectories, and counts for metrics.csv of what they cost."""
 
-ROLLOUTS = Methods("rollout")
+STRATEGIES = Methods("rollout")
 """Options to a `Strategy`, by name."""
 
 
-@ROLLOUTS.add
+@STRATEGIES.add
 def independent() -> Strategy:
     """Each trajectory by itself, as the policy plays it; nothing to count."""
 
@@ -28,7 +26,7 @@ def independent() -> Strategy:
     return strategy
 
 
-@ROLLOUTS.add
+@STRATEGIES.add
 def cleaner(
     *,
     similarity: float = 0.5,
@@ -37,22 +35,9 @@ def cleaner(
     max_calls: int = 30,
     hint: str = "",
 ) -> Strategy:
-    """Failed tool calls are tried again and replaced (CLEANER); see `CleanerSettings`."""
+    """Failed tool calls are tried again and replaced (CLEANER); see `CleanerSettings`.
+
+    The defaults are the public code's, which gives no text for its hint.
+    """
     settings = CleanerSettings(similarity, max_retries, probability, max_calls, hint)
-
-    def strategy(
-        policy: Policy,
-        vocabulary: Tokens,
-        environment: Environment,
-        questions: Sequence[Question],
-        *,
-        seed: int,
-        step: int,
-        **asked: Any,
-    ) -> tuple[list[Trajectory], dict[str, float]]:
-        purifier = Purifier(environment, settings, seed=seed, step=step)
-        parts = (policy, vocabulary, environment, questions)
-        trajectories = roll_out(*parts, seed=seed, step=step, close=purifier.close, **asked)
-        return trajectories, {**purifier.counts, "grafted_tokens": grafted_tokens(trajectories)}
-
-    return strategy
+    return functools.partial(roll_out_purified, settings)

@@ -49,7 +49,7 @@ def train(
         clock = Stopwatch()
         failed_before = sum(environment.failures.values())
         played = (policy, vocabulary, environment, world, settings)
-        drawn = collect(*played, seed=seed, step=step, strategy=method.strategy())
+        drawn = collect(*played, seed=seed, step=step, strategy=method.strategy)
         clock.lap("rollout")
         batch = from_trajectories(drawn.trajectories, group_ids=drawn.group_ids)
         batch, filled = method.fill(batch, policy, vocabulary, drawn)

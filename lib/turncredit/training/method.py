@@ -17,9 +17,9 @@ from turncredit.methods import option_names
 from turncredit.objectives import OBJECTIVES, batch_totals
 from turncredit.objectives.tokens import segment_means
 from turncredit.option_ranges import check_choice
-from turncredit.params import MAY_BE_ABSENT
+from turncredit.params import OPTIONAL
 from turncredit.policies.protocol import Policy, Tokens
-from turncredit.rollout.strategies import ROLLOUTS, Strategy
+from turncredit.rollout.strategies import STRATEGIES, Strategy
 from turncredit.training.collect import Collected
 from turncredit.training.turn_inputs import TURN_INPUTS, TurnInput
 
@@ -48,11 +48,11 @@ class Method:
     weight_options: dict[str, Any]
     objective: str
     objective_options: dict[str, Any]
-    rollout: str = field(default="independent", metadata=MAY_BE_ABSENT)
-    rollout_options: dict[str, Any] = field(default_factory=dict, metadata=MAY_BE_ABSENT)
+    rollout: str = field(default="independent", metadata=OPTIONAL)
+    rollout_options: dict[str, Any] = field(default_factory=dict, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
-        self.strategy()
+        self.strategy  # noqa: B018 (it refuses names and options)
         for kind, table in (("base", BASES), ("weight", TURN_WEIGHTS), ("objective", OBJECTIVES)):
             known = set(option_names(table[getattr(self, kind)])) - SET_BY_THE_LOOP
             if kind == "base" and self.turn_input is not None:
@@ -64,9 +64,10 @@ class Method:
                     f"it has: {', '.join(sorted(known)) or 'none'}"
                 )
 
+    @property
     def strategy(self) -> Strategy:
         """How its trajectories come about in training."""
-        return ROLLOUTS[self.rollout](**self.rollout_options)
+        return STRATEGIES[self.rollout](**self.rollout_options)
 
     @property
     def values(self) -> dict[str, Any]:
