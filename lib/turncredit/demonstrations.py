@@ -10,6 +10,7 @@ from turncredit.environments.protocol import Environment, Step
 from turncredit.params import require_positive, require_shares
 from turncredit.policies.protocol import Tokens
 from turncredit.records import Trajectory, Turn
+from turncredit.table_demonstrations import consult
 from turncredit.worlds.base import Hop, Question
 
 
@@ -24,7 +25,8 @@ class DemonstrationSettings:
     quit: float
     """Per turn after the first: gives up and answers with the popular answer."""
     verify: float
-    """Puts what was found to the verifier before answering."""
+    """Puts what was found to the verifier before answering; at tables, looks at the columns before
+    the first query."""
     patience: int
     """Tries at one step of the plan before giving up."""
 
@@ -54,7 +56,10 @@ def demonstrate(
     prompt_ids = vocabulary.encode_prompt(episode.prompt)
     turns: list[Turn] = []
     length = len(prompt_ids)
-    script = research(question, names, settings, stream, environment.actions)
+    if "query" in environment.actions:
+        script = consult(question, names, settings, stream)
+    else:
+        script = research(question, names, settings, stream, environment.actions)
     message = next(script)
     while True:
         grounded = episode.grounded

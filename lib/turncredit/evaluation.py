@@ -10,7 +10,8 @@ from turncredit.environments.protocol import Environment
 from turncredit.params import require_positive
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
-from turncredit.rollout import roll_out, without_lost
+from turncredit.rollout import without_lost
+from turncredit.rollout.strategies import Strategy, independent
 from turncredit.signals import outcome_shares
 from turncredit.storage import sha256_json
 from turncredit.worlds.base import Question
@@ -45,9 +46,14 @@ def evaluate(
     *,
     max_turn_tokens: int,
     temperature: float,
+    strategy: Strategy | None = None,
 ) -> list[Trajectory]:
-    """One sampled trajectory per question; equal policies give equal trajectories."""
-    return roll_out(
+    """One sampled trajectory per question; equal policies give equal trajectories.
+
+    strategy: of `STRATEGIES`; None, as in every run: the policy alone, however it was trained.
+    With `cleaner` tools are tried again at test time too, which is another quantity.
+    """
+    trajectories, _ = (strategy or independent())(
         policy,
         vocabulary,
         environment,
@@ -57,6 +63,7 @@ def evaluate(
         max_turn_tokens=max_turn_tokens,
         temperature=temperature,
     )
+    return trajectories
 
 
 def evaluation_rows(

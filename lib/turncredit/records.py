@@ -30,9 +30,14 @@ class Turn:
     """The tool or decision asked for: search, read_chunk, ..., answer; or invalid, unfinished."""
     correct: bool | None = None
     """For an answer or a verified guess: was it right?  None for every other turn."""
+    grafted_from: int | None = None
+    """First of `sampled_ids` that was sampled in another context than the one it stands in, as by a
+    rollback: from there on the turn is off-policy.  None: no such token."""
 
     def __post_init__(self) -> None:
         count = len(self.sampled_ids)
+        if self.grafted_from is not None and not 0 <= self.grafted_from < count:
+            raise ValueError(f"grafted_from: {self.grafted_from} for {count} sampled ids")
         for name in ("sampled_logprobs", "sampled_entropies"):
             if len(getattr(self, name)) != count:
                 raise ValueError(
@@ -98,7 +103,7 @@ class Group:
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
     """One JSON object a line, gzipped without a timestamp: equal records give equal bytes."""
-    lines = "".join(json.dumps(asdict(t), ensure_ascii=False) + "\n" for t in trajectories)
+    lines = "".join(json.dumps(_record(t), ensure_ascii=False) + "\n" for t in trajectories)
     with atomic_path(path) as temporary:
         temporary.write_bytes(gzip.compress(lines.encode("utf-8"), mtime=0))
 
@@ -116,6 +121,15 @@ def read_trajectories(path: Path) -> list[Trajectory]:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{path}, line {number}: not a trajectory ({error})") from error
     return trajectories
+
+
+def _record(trajectory: Trajectory) -> dict:
+    """The trajectory as JSON has it; what only some rollouts know is left out where it is None."""
+    record = asdict(trajectory)
+    for turn in record["turns"]:
+        if turn["grafted_from"] is None:
+            del turn["grafted_from"]
+    return record
 
 
 def _trajectory(record: dict) -> Trajectory:

@@ -14,7 +14,7 @@ LEVELS = {
     0: "paths params seeding storage parallel option_ranges row_checks run_ledger",
     1: "records answers checkpoints spans logprobs methods batch_contract stats",
     2: "retrieval worlds",
-    3: "environments",
+    3: "environments table_demonstrations",
     4: "policies rollout",
     5: "batching signals demonstrations contents",
     6: "credit objectives reward_shaping dynamic_sampling",

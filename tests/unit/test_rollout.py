@@ -361,6 +361,7 @@ def test_only_prompts_observations_and_scripts_are_ever_encoded():
     allowed = {
         ("rollout/rows.py", "episode.prompt"),
         ("rollout/rows.py", "result.observation"),
+        ("rollout/cleaner.py", "settings.hint"),
         ("demonstrations.py", "episode.prompt"),
         ("demonstrations.py", "message"),
         ("demonstrations.py", "result.observation"),
