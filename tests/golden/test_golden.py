@@ -12,6 +12,7 @@ from turncredit.batching import TurnBatch
 from turncredit.credit import BASES, TURN_WEIGHTS, token_advantages
 from turncredit.credit.returns import discounted_sums, real_turns
 from turncredit.credit.steps import information_gains
+from turncredit.credit.teacher import gates, heard, teacher_scores, usefulness
 from turncredit.credit.turn_selection import quantiles
 from turncredit.objectives import OBJECTIVES, aggregate, kl_estimates
 from turncredit.reward_shaping import soft_overlong_penalty
@@ -400,6 +401,40 @@ def test_igpo():
     both = expected["A_turn1"] + expected["A_turn2"]
     assert constant_by_turn(batch, found) == near(both)
     assert found[batch.response_mask].view(levels.shape)[:, -1].tolist() == near(expected["z_out"])
+
+
+def test_adrs_at_completion_level():
+    """One turn a row; the inner eta and the gate are in `modulated` and in nothing beyond it."""
+    given, expected = VECTORS["adrs_L2"]["in"], out("adrs_L2")
+    teacher = torch.tensor(given["teacher_lp"])
+    batch = batch_of_tokens(torch.ones(teacher.shape, dtype=torch.bool)).replace(
+        teacher_logprobs=teacher,
+        rewards=torch.tensor(given["R"], dtype=torch.float32),
+        group_ids=torch.zeros(2, dtype=torch.int64),
+    )
+    said = heard(batch)
+    scores = teacher_scores(batch, said, centre="turn", scale="completion", completion="turn")
+    assert scores.view(teacher.shape).tolist() == [near(row) for row in expected["r_teacher"]]
+    align = torch.sigmoid(teacher.mean(1) - teacher.mean()).double() / given["temp"]
+    assert align.tolist() == near(expected["align"])
+    everybody, known = batch.group_ids, torch.ones(2, dtype=torch.bool)
+    value = usefulness(align, batch.rewards.double(), everybody, known)[0].item()
+    assert value == near(expected["TVA"])
+    options = {"temperature": given["temp"], "tau": given["tau"]}
+    gate = gates(
+        batch, said, level="completion", completion="turn", gamma=1.0, normalise=False, **options
+    )
+    assert gate.tolist() == near([expected["gate"]] * 6)
+    modulated = (given["eta"] * gate * scores).view(teacher.shape)
+    assert modulated.tolist() == [near(row) for row in expected["modulated"]]
+    assert modulated.sum(1).tolist() == near(expected["row_sum"])
+    assert modulated.std().item() == near(out("adrs_within_norm_scale")["std_of_injected"])
+    assert BASES["grpo"](batch)[:, 0].tolist() == near(expected["A_grpo"])
+    final = BASES["adrs"](batch, eta=given["eta"], **options)
+    assert final.tolist() == [near(row) for row in expected["A_final"]]
+    ungated = BASES["adrs"](batch, eta=given["eta"], level="none")
+    assert ungated.tolist() == [near(row) for row in expected["A_final_gate_off"]]
+    assert (final - ungated).abs().max().item() == near(expected["max_abs_diff_gate_on_off"])
 
 
 def gate_weights(profile: str, *, success: bool = False, **options) -> list[float]:
