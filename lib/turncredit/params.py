@@ -149,6 +149,7 @@ def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 def build(cls: type[T], values: Mapping[str, Any], source: str) -> T:
     """Fill the dataclass `cls` from `values`, which must name exactly its fields.
 
+    Fields that its `MAY_BE_ABSENT` lists, if it has one, need not be named.
     `source` starts every error message: the file, or what else the values came from.
     """
     hints = typing.get_type_hints(cls)
@@ -157,9 +158,10 @@ def build(cls: type[T], values: Mapping[str, Any], source: str) -> T:
         if key not in names:
             raise ValueError(f"{source}: unknown key {key!r}; known: {', '.join(names)}")
     for name in names:
-        if name not in values:
+        if name not in values and name not in getattr(cls, "MAY_BE_ABSENT", ()):
             raise ValueError(f"{source}: key {name!r} is missing")
-    typed = {name: convert(values[name], hints[name], f"{source}: {name}") for name in names}
+    given = [name for name in names if name in values]
+    typed = {name: convert(values[name], hints[name], f"{source}: {name}") for name in given}
     try:
         return cls(**typed)
     except ValueError as error:

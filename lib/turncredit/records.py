@@ -57,6 +57,8 @@ class Trajectory:
     """Did the evidence for the answer ever reach the context?  None where a world cannot tell."""
     oracle_turn: int | None = None
     """First turn that was wrong by what the world knows, -1: none; None where it cannot tell."""
+    behaviour_prompt_ids: tuple[int, ...] | None = None
+    """What the policy read in the place of `prompt_ids` when it sampled; None: those very."""
 
     def __post_init__(self) -> None:
         if self.reward is not None and not math.isfinite(self.reward):
@@ -95,7 +97,7 @@ class Group:
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
     """One JSON object a line, gzipped without a timestamp: equal records give equal bytes."""
-    lines = "".join(json.dumps(asdict(t), ensure_ascii=False) + "\n" for t in trajectories)
+    lines = "".join(json.dumps(_record(t), ensure_ascii=False) + "\n" for t in trajectories)
     with atomic_path(path) as temporary:
         temporary.write_bytes(gzip.compress(lines.encode("utf-8"), mtime=0))
 
@@ -115,6 +117,14 @@ def read_trajectories(path: Path) -> list[Trajectory]:
     return trajectories
 
 
+def _record(trajectory: Trajectory) -> dict:
+    """Its fields; `behaviour_prompt_ids` only of a trajectory that has them."""
+    record = asdict(trajectory)
+    if record["behaviour_prompt_ids"] is None:
+        del record["behaviour_prompt_ids"]
+    return record
+
+
 def _trajectory(record: dict) -> Trajectory:
     turns = tuple(
         Turn(
@@ -125,4 +135,9 @@ def _trajectory(record: dict) -> Trajectory:
         )
         for turn in record["turns"]
     )
-    return Trajectory(**{**record, "prompt_ids": tuple(record["prompt_ids"]), "turns": turns})
+    prompts = {
+        key: tuple(value)
+        for key, value in record.items()
+        if key.endswith("prompt_ids") and value is not None
+    }
+    return Trajectory(**{**record, **prompts, "turns": turns})

@@ -16,6 +16,7 @@ from turncredit.credit.teacher import gates, heard, teacher_scores, usefulness
 from turncredit.credit.turn_selection import quantiles
 from turncredit.objectives import OBJECTIVES, aggregate, kl_estimates
 from turncredit.reward_shaping import soft_overlong_penalty
+from turncredit.rollout.actguide import smallest_guidance
 from turncredit.signals import first_k_entropies, mismatch, turn_divergences, turn_ratios
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text(encoding="utf-8"))
@@ -653,3 +654,33 @@ def test_train_inference_mismatch():
     found = mismatch(batch)
     assert found["mean_abs_prob_diff"] == near(expected["mean_abs_prob_diff"])
     assert found["mean_abs_logprob_diff"] == near(expected["mean_abs_logp_diff"])
+
+
+def test_actguide_search():
+    given, expected = VECTORS["actguide_search"]["in"], out("actguide_search")
+
+    def found(length: int, needed: int) -> tuple[int, list[int]]:
+        tried: list[int] = []
+
+        def solved(numbers: dict[str, int]) -> set[str]:
+            tried.append(numbers["q"])
+            return {"q"} if numbers["q"] >= needed else set()
+
+        chosen = smallest_guidance({"q": length}, solved, max_probe_steps=given["max_probe"])
+        return chosen["q"], tried
+
+    assert found(given["K"], given["min_success_k"]) == (expected["k_star"], expected["probes"])
+    assert found(10, 99)[0] == expected["K10_unsolvable"]
+    assert found(40, 37)[0] == expected["K40_ok37_budget5"]
+
+
+def test_actguide_ratio_of_the_plain_and_the_guided_prompt():
+    given, expected = VECTORS["actguide_ratio"]["in"], out("actguide_ratio")
+    batch = batch_of_tokens(torch.tensor([[True]]))
+    batch = batch.replace(old_logprobs=torch.tensor([[float(given["logp_old_guided"])]]))
+    logprobs = torch.tensor([[float(given["logp_new_unguided"])]])
+    advantages = torch.tensor([[float(given["A"])]])
+    options = {"clip_low": given["eps"], "clip_high": given["eps"]}
+    loss, metrics = OBJECTIVES["ppo_clip"](logprobs, batch, advantages, **options)
+    assert metrics["ratio_max"] == near(expected["r"])
+    assert -loss.item() == near(expected["obj"])

@@ -1,17 +1,21 @@
 """docs/training.md: every block of YAML is what the settings take, and names all their keys."""
 
 import dataclasses
+import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from play import TRAINING
+from play import PLAIN, TRAINING
 
 from turncredit import params
+from turncredit.methods import option_names
 from turncredit.policies.huggingface import HuggingFaceSettings
 from turncredit.policies.vllm import VllmSettings
 from turncredit.training import TrainingSettings
+from turncredit.training.rollouts import ROLLOUTS
 from turncredit.tripwires import TripwireSettings
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
@@ -43,4 +47,16 @@ def test_tripwires_and_a_language_model_are_settings():
         values = block["policy"]
         assert values.pop("kind") == kind.KIND
         params.build(kind, values, "docs/training.md")
-    assert len(BLOCKS) == len(blocks("# in training")) + 3
+    assert len(BLOCKS) == len(blocks("# in training")) + 4
+
+
+def test_the_guided_arm_is_a_method_with_every_option():
+    (shown,) = blocks("# an arm")
+    values = shown["actguide"]
+    assert values.pop("extends") == "grpo"
+    method = replace(PLAIN, **values)
+    method.rehearse()
+    assert set(values["rollout_options"]) == set(option_names(ROLLOUTS["actguide"]))
+    defaults = inspect.signature(ROLLOUTS["actguide"]).parameters
+    for name, value in values["rollout_options"].items():
+        assert value == defaults[name].default

@@ -1,14 +1,15 @@
 """Drawing the groups of a step: questions, rollouts, and again where a group teaches nothing."""
 
-from collections.abc import Sequence
+from collections import Counter
+from functools import partial
 from typing import NamedTuple
 
 from turncredit.dynamic_sampling import NoUsableGroups, resample_groups
 from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
-from turncredit.rollout import roll_out
 from turncredit.seeding import derive, python_stream
+from turncredit.training.rollouts import ROLLOUTS, Session, Strategy
 from turncredit.training.settings import TrainingSettings
 from turncredit.worlds.base import Question, World
 
@@ -19,9 +20,12 @@ class Collected(NamedTuple):
     trajectories: list[Trajectory]
     group_ids: list[int]
     counts: dict[str, float]
-    """Those of `resample_groups`; nothing without resampling."""
+    """Those of the rollout strategy, summed over the rounds, and of `resample_groups`; nothing for
+    independent rollouts without resampling."""
     questions: dict[str, Question]
     """All that were asked, by id."""
+    actions: tuple[str, ...] = ()
+    """Those of the environment."""
 
 
 def collect(
@@ -33,6 +37,7 @@ def collect(
     *,
     seed: int,
     step: int,
+    strategy: Strategy = ROLLOUTS["independent"],
 ) -> Collected:
     """One group for each of `questions_per_step` questions, resampled if the settings say so.
 
@@ -40,6 +45,8 @@ def collect(
     """
     rounds: list[list[list[Trajectory]]] = []
     asked: dict[str, Question] = {}
+    spent: Counter[str] = Counter()
+    together = partial(_together, spent=spent, asked=asked, actions=environment.actions)
 
     def draw(number: int) -> list[list[Trajectory]]:
         stream = seed if number == 0 else derive(seed, "resampling", number)
@@ -47,12 +54,14 @@ def collect(
             settings.questions_per_step, python_stream(stream, "questions", step)
         )
         asked.update({question.id: question for question in questions})
-        parts = (policy, vocabulary, environment, questions, settings)
-        rounds.append(_groups(*parts, seed=stream, step=step))
-        return rounds[-1]
+        session = Session(policy, vocabulary, environment, settings, stream, step)
+        groups, counts = strategy(session, questions)
+        spent.update(counts)
+        rounds.append(groups)
+        return groups
 
     if settings.resampling is None:
-        return _together(draw(0), {}, asked)
+        return together(draw(0), {})
     wanted = settings.questions_per_step
     try:
         groups, counts = resample_groups(
@@ -60,31 +69,7 @@ def collect(
         )
     except NoUsableGroups as error:
         groups, counts = rounds[0], error.counts
-    return _together(groups, counts, asked)
-
-
-def _groups(
-    policy: Policy,
-    vocabulary: Tokens,
-    environment: Environment,
-    questions: Sequence[Question],
-    settings: TrainingSettings,
-    *,
-    seed: int,
-    step: int,
-) -> list[list[Trajectory]]:
-    """`group_size` trajectories of each question."""
-    size = settings.group_size
-    trajectories = roll_out(
-        policy,
-        vocabulary,
-        environment,
-        [question for question in questions for _ in range(size)],
-        seed=seed,
-        step=step,
-        max_turn_tokens=settings.max_turn_tokens,
-    )
-    return [trajectories[i : i + size] for i in range(0, len(trajectories), size)]
+    return together(groups, counts)
 
 
 def _teaches(group: list[Trajectory]) -> bool:
@@ -93,8 +78,13 @@ def _teaches(group: list[Trajectory]) -> bool:
 
 
 def _together(
-    groups: list[list[Trajectory]], counts: dict[str, float], asked: dict[str, Question]
+    groups: list[list[Trajectory]],
+    counts: dict[str, float],
+    *,
+    spent: Counter[str],
+    asked: dict[str, Question],
+    actions: tuple[str, ...],
 ) -> Collected:
     trajectories = [trajectory for group in groups for trajectory in group]
     group_ids = [number for number, group in enumerate(groups) for _ in group]
-    return Collected(trajectories, group_ids, counts, asked)
+    return Collected(trajectories, group_ids, {**spent, **counts}, asked, tuple(actions))

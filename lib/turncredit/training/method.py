@@ -3,8 +3,9 @@
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,12 +14,15 @@ from turncredit.batch_contract import LAYOUT, TYPES
 from turncredit.batching import TurnBatch, two_turns_and_one
 from turncredit.credit import BASES, TURN_WEIGHTS, Credit, assign_credit, weigh
 from turncredit.credit.gates import update_reference
+from turncredit.expert_actions import log_path
 from turncredit.methods import option_names
 from turncredit.objectives import OBJECTIVES, batch_totals
 from turncredit.objectives.tokens import segment_means
 from turncredit.option_ranges import check_choice
 from turncredit.policies.protocol import Policy, Tokens
+from turncredit.storage import content_sha256
 from turncredit.training.collect import Collected
+from turncredit.training.rollouts import ROLLOUTS, SCRIPTED, Strategy, rehearse
 from turncredit.training.turn_inputs import TURN_INPUTS, TurnInput
 
 SET_BY_THE_LOOP = frozenset(
@@ -32,6 +36,13 @@ RATIO_LEVELS = {"gspo": "sequence", "gspo_token": "sequence", "turn_gspo": "turn
 ONE_ADVANTAGE = ("gspo",)
 """Objectives that give a trajectory the mean advantage of its tokens before they clip."""
 
+TABLES = {
+    "base": BASES,
+    "weight": TURN_WEIGHTS,
+    "objective": OBJECTIVES,
+    "rollout": ROLLOUTS,
+}
+
 NOTHING_SEEN = torch.empty(0, dtype=torch.float64)
 """The running mean of turn entropies before the first step."""
 
@@ -40,24 +51,48 @@ NOTHING_SEEN = torch.empty(0, dtype=torch.float64)
 class Method:
     """An arm: names in the registries and their options."""
 
+    MAY_BE_ABSENT: ClassVar[tuple[str, ...]] = ("rollout", "rollout_options")
+    """In a params file: most arms change nothing of how they are rolled out."""
+
     base: str
     base_options: dict[str, Any]
     weight: str
     weight_options: dict[str, Any]
     objective: str
     objective_options: dict[str, Any]
+    rollout: str = "independent"
+    rollout_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for kind, table in (("base", BASES), ("weight", TURN_WEIGHTS), ("objective", OBJECTIVES)):
+        for kind, table in TABLES.items():
             known = set(option_names(table[getattr(self, kind)])) - SET_BY_THE_LOOP
-            if kind == "base" and self.turn_input is not None:
-                known |= set(self.turn_input.options)
+            if kind == "base":
+                known |= set(self.input_options)
             unknown = sorted(set(getattr(self, f"{kind}_options")) - known)
             if unknown:
                 raise ValueError(
                     f"{kind}_options: {getattr(self, kind)!r} has no option {unknown[0]!r}; "
                     f"it has: {', '.join(sorted(known)) or 'none'}"
                 )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Its fields; independent rollouts are not mentioned, as before there were others."""
+        values = asdict(self)
+        if self.rollout == "independent":
+            del values["rollout"], values["rollout_options"]
+        return values
+
+    @property
+    def contents(self) -> dict[str, str]:
+        """Hashes of the files that its options name, by key: an action log."""
+        log = self.rollout_options.get("log", SCRIPTED)
+        return {} if log == SCRIPTED else {"rollout.log": content_sha256(log_path(log))}
+
+    @property
+    def strategy(self) -> Strategy:
+        """How the groups of a step are rolled out."""
+        return partial(ROLLOUTS[self.rollout], **self.rollout_options)
 
     def credit(self, batch: TurnBatch, **given: Any) -> Credit:
         """The credit of a batch; of `given`, its functions get the options that they know."""
@@ -76,26 +111,37 @@ class Method:
         return weigh(batch, base, self.weight, self.weight_options | {"logprobs": logprobs})
 
     @property
-    def turn_input(self) -> TurnInput | None:
-        """What its base, or the base that this one is put on, wants the loop to fill in."""
-        return TURN_INPUTS.get(self.base) or TURN_INPUTS.get(self.base_options.get("base"))
+    def turn_inputs(self) -> tuple[TurnInput, ...]:
+        """What its base, and the base that this one is put on, want the loop to fill in."""
+        bases = (self.base, self.base_options.get("base"))
+        found = {wanted.field: wanted for base in bases for wanted in TURN_INPUTS.get(base, ())}
+        return tuple(found.values())
+
+    @property
+    def input_options(self) -> dict[str, tuple[str, ...]]:
+        """The options of its `turn_inputs`, to what they may be."""
+        return {
+            name: known for wanted in self.turn_inputs for name, known in wanted.options.items()
+        }
 
     def fill(
         self, batch: TurnBatch, policy: Policy, tokens: Tokens, drawn: Collected
     ) -> tuple[TurnBatch, dict[str, float]]:
-        """The batch with its `turn_input`, before any update, and counts for metrics.csv.
+        """The batch with its `turn_inputs`, before any update, and counts for metrics.csv.
 
         The same batch, and nothing to count, for a method that has none.
         """
-        if self.turn_input is None:
-            return batch, {}
-        options = self._options(filling=True)
-        values, counts = self.turn_input.fill(policy, tokens, drawn, batch, **options)
-        return batch.replace(**{self.turn_input.field: values}), counts
+        found: dict[str, float] = {}
+        given = self._options(filling=True)
+        for wanted in self.turn_inputs:
+            options = {name: given[name] for name in wanted.options if name in given}
+            values, counts = wanted.fill(policy, tokens, drawn, batch, **options)
+            batch, found = batch.replace(**{wanted.field: values}), found | counts
+        return batch, found
 
     def _options(self, *, filling: bool) -> dict[str, Any]:
-        """Of the base's options, those of its turn input, or all the others."""
-        names = self.turn_input.options if self.turn_input else {}
+        """Of the base's options, those of its turn inputs, or all the others."""
+        names = self.input_options
         return {k: value for k, value in self.base_options.items() if (k in names) == filling}
 
     @property
@@ -106,15 +152,20 @@ class Method:
     def rehearse(self) -> None:
         """Raise ValueError for what the first step would refuse, such as an option out of range.
 
-        Plays base, weight and objective on two invented trajectories with what a loop provides.
+        Plays base, weight and objective on two invented trajectories with what a loop provides, and
+        the rollout on no question.
         """
+        rehearse(self.strategy)
         known = {"grounded": torch.tensor([True, False]), "oracle_turn": torch.tensor([1, -1])}
-        batch = two_turns_and_one().replace(**known)
-        if self.turn_input is not None:
-            for name, value in self._options(filling=True).items():
-                check_choice(self.base, name, value, self.turn_input.options[name])
-            kind = TYPES[LAYOUT[self.turn_input.field][1]][0]
-            batch = batch.replace(**{self.turn_input.field: torch.zeros(2, 2, dtype=kind)})
+        batch = two_turns_and_one()
+        batch = batch.replace(ref_logprobs=batch.old_logprobs, **known)
+        for name, value in self._options(filling=True).items():
+            check_choice(self.base, name, value, self.input_options[name])
+        for wanted in self.turn_inputs:
+            axes, kind = LAYOUT[wanted.field]
+            shape = (2, 2) if axes == "BT" else batch.token_ids.shape
+            invented = torch.zeros(shape, dtype=TYPES[kind][0])
+            batch = batch.replace(**{wanted.field: invented})
         given = {"generator": torch.Generator(), "logprobs": batch.old_logprobs}
         advantages = self.credit(batch, **given).advantages
         objective = OBJECTIVES[self.objective]
