@@ -65,6 +65,8 @@ class Trajectory:
     turn_labels: tuple[str, ...] | None = None
     """What each turn was by what the world knows: right, follows (right given the wrong turns
     before it), wrong or unjudged; None where it cannot tell."""
+    behaviour_prompt_ids: tuple[int, ...] | None = None
+    """What the policy read in the place of `prompt_ids` when it sampled; None: those very."""
 
     def __post_init__(self) -> None:
         if self.reward is not None and not math.isfinite(self.reward):
@@ -126,9 +128,11 @@ def read_trajectories(path: Path) -> list[Trajectory]:
 def _record(trajectory: Trajectory) -> dict:
     """The trajectory as JSON has it; what only some rollouts know is left out where it is None."""
     record = asdict(trajectory)
-    for turn in record["turns"]:
-        if turn["grafted_from"] is None:
-            del turn["grafted_from"]
+    rare = [(record, "behaviour_prompt_ids")]
+    rare += [(turn, "grafted_from") for turn in record["turns"]]
+    for part, name in rare:
+        if part[name] is None:
+            del part[name]
     return record
 
 
@@ -142,7 +146,8 @@ def _trajectory(record: dict) -> Trajectory:
         )
         for turn in record["turns"]
     )
-    labels = record.get("turn_labels")  # older records have none
-    changed = {"prompt_ids": tuple(record["prompt_ids"]), "turns": turns}
-    changed["turn_labels"] = None if labels is None else tuple(labels)
+    changed = {"turn_labels": None, "turns": turns}  # older records have no labels
+    for name in ("prompt_ids", "turn_labels", "behaviour_prompt_ids"):
+        if record.get(name) is not None:
+            changed[name] = tuple(record[name])
     return Trajectory(**{**record, **changed})

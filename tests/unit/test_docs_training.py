@@ -3,13 +3,15 @@
 import dataclasses
 import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from play import TRAINING
+from play import PLAIN, TRAINING
 
 from turncredit import params
+from turncredit.methods import option_names
 from turncredit.plans import named_methods
 from turncredit.policies.huggingface import HuggingFaceSettings
 from turncredit.policies.vllm import VllmSettings
@@ -59,3 +61,13 @@ def test_the_rollout_shown_names_every_option_and_the_published_defaults():
 
 def _without_base(entry: dict) -> dict:
     return {name: value for name, value in entry.items() if name != "extends"}
+def test_the_guided_arm_is_a_method_with_every_option():
+    (shown,) = blocks("# an arm")
+    values = shown["actguide"]
+    assert values.pop("extends") == "grpo"
+    method = replace(PLAIN, **values)
+    method.rehearse()
+    assert set(values["rollout_options"]) == set(option_names(ROLLOUTS["actguide"]))
+    defaults = inspect.signature(ROLLOUTS["actguide"]).parameters
+    for name, value in values["rollout_options"].items():
+        assert value == defaults[name].default

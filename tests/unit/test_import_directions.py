@@ -17,10 +17,10 @@ LEVELS = {
     3: "environments table_demonstrations",
     4: "policies rollout",
     5: "batching signals demonstrations contents",
-    6: "credit objectives reward_shaping dynamic_sampling",
+    6: "credit objectives reward_shaping dynamic_sampling expert_actions",
     7: "training tripwires evaluation warm_start probe audit",
     8: "results loggers tasks code_version plans first_evaluations",
-    9: "runs estimates comparisons claims warm_starts verl_plugin",
+    9: "runs estimates comparisons claims warm_starts verl_plugin action_logs",
     10: "experiment run_checks plots viewer notebook_runner",
     11: "report",
 }

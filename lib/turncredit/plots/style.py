@@ -76,6 +76,8 @@ ARM_LOOKS = {
     "mt_grpo": ("#734CE6", "P"),
     "turn_returns": ("#994C73", "P"),
     "adrs": ("#99004C", "p"),
+    "adrs_turns": ("#33FFEE", "p"),
+    "adrs_repaired": ("#FFCC66", "p"),
     "arpo": ("#E64C73", "p"),
     "aepo": ("#BF4C99", "p"),
     "cleaner": ("#262699", "p"),
