@@ -56,10 +56,7 @@ def demonstrate(
     prompt_ids = vocabulary.encode_prompt(episode.prompt)
     turns: list[Turn] = []
     length = len(prompt_ids)
-    if "query" in environment.actions:
-        script = consult(question, names, settings, stream)
-    else:
-        script = research(question, names, settings, stream, environment.actions)
+    script = script_of(question, names, settings, stream, environment.actions)
     message = next(script)
     while True:
         grounded = episode.grounded
@@ -91,6 +88,19 @@ def _scripted_turn(vocabulary: Tokens, message: str, result: Step) -> Turn:
     observed = () if result.stop_reason else vocabulary.encode(result.observation)
     zeros = (0.0,) * len(sampled)
     return Turn(sampled, zeros, zeros, observed, result.action, result.correct)
+
+
+def script_of(
+    question: Question,
+    names: Sequence[str],
+    settings: DemonstrationSettings,
+    stream: random.Random,
+    actions: Sequence[str],
+) -> Script:
+    """The script for an environment with these actions: one that searches, or one for tables."""
+    if "query" in actions:
+        return consult(question, names, settings, stream)
+    return research(question, names, settings, stream, actions)
 
 
 def research(

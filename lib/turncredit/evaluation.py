@@ -11,7 +11,8 @@ from turncredit.params import require_positive
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
 from turncredit.rollout import without_lost
-from turncredit.rollout.strategies import Strategy, independent
+from turncredit.rollout.protocol import Asked, Strategy
+from turncredit.rollout.strategies import STRATEGIES
 from turncredit.signals import outcome_shares
 from turncredit.storage import sha256_json
 from turncredit.worlds.base import Question
@@ -53,17 +54,11 @@ def evaluate(
     strategy: of `STRATEGIES`; None, as in every run: the policy alone, however it was trained.
     With `cleaner` tools are tried again at test time too, which is another quantity.
     """
-    trajectories, _ = (strategy or independent())(
-        policy,
-        vocabulary,
-        environment,
-        questions,
-        seed=0,
-        step=-1,
-        max_turn_tokens=max_turn_tokens,
-        temperature=temperature,
-    )
-    return trajectories
+    strategy = strategy or STRATEGIES["independent"]()
+    setting = {"group_size": 1, "seed": 0, "step": -1, "max_turn_tokens": max_turn_tokens}
+    parts = (policy, vocabulary, environment, questions)
+    groups = strategy.draw(Asked(*parts, **setting, temperature=temperature)).groups
+    return [trajectory for (trajectory,) in groups]
 
 
 def evaluation_rows(

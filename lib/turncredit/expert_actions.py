@@ -6,12 +6,12 @@ lies at `log_path(name)`; logs from elsewhere may be put there.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from turncredit import paths
-from turncredit.demonstrations import DemonstrationSettings, Script, research
+from turncredit.demonstrations import DemonstrationSettings, Script, script_of
 from turncredit.environments.protocol import Environment, Episode
 from turncredit.seeding import python_stream
 from turncredit.storage import atomic_path
@@ -44,13 +44,16 @@ class ActionLog:
 def expert_log(environment: Environment, question: Question, seed: int) -> ActionLog:
     """The log of the first attempt that succeeds on evidence; without actions if none does.
 
-    A call that had to be repeated stands in it once.  A question that tells no hops, or whose
-    evidence the world has lost, has no actions: there is nothing that an expert could follow.
+    A call that had to be repeated stands in it once, and one that failed by an error not at all.  A
+    question that tells no hops, or whose evidence the world has lost, has no actions: there is
+    nothing that an expert could follow.
     """
+    looks_first = "query" in environment.actions  # what `verify` means at tables
+    expert = replace(EXPERT, verify=float(looks_first))
     for attempt in range(ATTEMPTS if question.hops else 0):
         stream = python_stream(seed, "expert", question.id, attempt)
         episode = environment.reset(question, stream)
-        script = research(question, (), EXPERT, stream, environment.actions)
+        script = script_of(question, (), expert, stream, environment.actions)
         calls = _calls(episode, script, environment.actions)
         if episode.success and episode.grounded:
             return ActionLog(question.id, tuple(dict.fromkeys(calls)))
@@ -58,11 +61,11 @@ def expert_log(environment: Environment, question: Question, seed: int) -> Actio
 
 
 def _calls(episode: Episode, script: Script, actions: Sequence[str]) -> list[str]:
-    """The messages of a script that called a tool, to the end of the episode or of the script."""
+    """The calls of a script that a tool answered, to the end of the episode or of the script."""
     calls, message = [], next(script)
     while True:
         result = episode.step(message)
-        if result.action in actions and result.action != "answer":
+        if result.action in actions and result.action != "answer" and result.error is None:
             calls.append(message)
         if result.stop_reason is not None:
             return calls

@@ -60,7 +60,7 @@ def _ask(
 
 def message(hop: Hop, asked: str) -> str:
     """A thought that names what the hop wants, then the query."""
-    wanted = hop.relation if _is_extreme(hop) else f"{hop.relation} {hop.title}"
+    wanted = hop.relation if is_extreme(hop) else f"{hop.relation} {hop.title}"
     return f"<think> {wanted} </think> <query> {asked} </query>"
 
 
@@ -109,7 +109,8 @@ def listed(observation: str) -> set[str]:
     return set(said[said.index("columns") + 1 :: 2])
 
 
-def _is_extreme(hop: Hop) -> bool:
+def is_extreme(hop: Hop) -> bool:
+    """Whether a hop asks for the row with the largest or smallest number."""
     return hop.relation.split()[0] in EXTREMES
 
 

@@ -33,13 +33,9 @@ from turncredit.expert_actions import ActionLog, expert_log, write_log
 from turncredit.objectives import OBJECTIVES
 from turncredit.records import Trajectory, read_trajectories, write_trajectories
 from turncredit.rollout import roll_out
-from turncredit.rollout.actguide import (
-    Guided,
-    Rollouts,
-    has_failed,
-    roll_out_guided,
-    smallest_guidance,
-)
+from turncredit.rollout.actguide import Guided, has_failed, smallest_guidance
+from turncredit.rollout.protocol import Asked, Drawn
+from turncredit.rollout.strategies import STRATEGIES
 from turncredit.seeding import python_stream
 from turncredit.training import Method, new_optimiser, rescore, train
 from turncredit.training.contexts import as_sampled
@@ -90,9 +86,17 @@ class PlanEpisode(CoinEpisode):
         return Step("search", "<information> none </information>")
 
 
-def rolled(environment, asked, plan=PLAN, *, frame="{actions}", settings=WIDE, **options):
-    rollouts = Rollouts(policy(settings=settings), WORDS, environment, ASKED, frame)
-    return roll_out_guided(rollouts, asked, lambda question: plan, group_size=3, **options)
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TURNCREDIT_CACHE", str(tmp_path))
+
+
+def rolled(environment, asked, plan=PLAN, *, settings=WIDE, setting=ASKED, **options) -> Drawn:
+    """Groups of three, with one plan for all questions."""
+    write_log("plan", {question.id: ActionLog(question.id, plan) for question in asked}.values())
+    strategy = STRATEGIES["actguide"](log="plan", **options)
+    parts = (policy(settings=settings), WORDS, environment, asked)
+    return strategy.draw(Asked(*parts, group_size=3, **setting))
 
 
 # --- the search
@@ -185,7 +189,7 @@ def test_every_trajectory_token_and_tool_call_is_on_the_bill():
     assert found.counts["rollout_trajectories"] == 3 + 4 + 3
     assert found.counts["rollout_tool_calls"] == 10
     kept = sum(len(turn.sampled_ids) for t in found.groups[0] for turn in t.turns)
-    assert kept < found.counts["rollout_tokens"] <= 10 * 2 * ASKED["max_turn_tokens"]
+    assert kept < found.counts["rollout_sampled_tokens"] <= 10 * 2 * ASKED["max_turn_tokens"]
 
 
 def test_without_a_search_all_actions_are_given_and_nothing_is_probed():
@@ -240,8 +244,7 @@ def test_rollouts_repeat_and_depend_on_seed_and_step():
     first, again = rolled(environment, asked), rolled(environment, asked)
     assert first == again
     for change in ({"seed": 6}, {"step": 3}):
-        rollouts = Rollouts(policy(settings=WIDE), WORDS, environment, ASKED | change, "{actions}")
-        other = roll_out_guided(rollouts, asked, lambda question: PLAN, group_size=3)
+        other = rolled(environment, asked, setting=ASKED | change)
         assert other.groups != first.groups
 
 
@@ -320,9 +323,8 @@ def test_the_default_is_independent_and_changes_no_bit():
 
 
 @pytest.fixture
-def logged(tmp_path, monkeypatch) -> Method:
+def logged() -> Method:
     """ActGuide with a plan for all questions of two steps."""
-    monkeypatch.setenv("TURNCREDIT_CACHE", str(tmp_path))
     streams = [python_stream(0, "questions", step) for step in range(2)]
     asked = [question for stream in streams for question in SMALL.train_questions(3, stream)]
     write_log("plans", [ActionLog(question.id, PLAN) for question in asked])
@@ -372,16 +374,16 @@ def test_arms_run_from_a_params_file_by_name_and_with_a_log(tmp_path, monkeypatc
 
 
 def test_an_arm_without_rollout_is_hashed_as_before_there_were_any():
-    assert set(PLAIN.identity) == {
+    assert set(PLAIN.values) == {
         "base", "base_options", "weight", "weight_options", "objective", "objective_options",
     }  # fmt: skip
-    assert set(ACTGUIDE.identity) == set(PLAIN.identity) | {"rollout", "rollout_options"}
+    assert set(ACTGUIDE.values) == set(PLAIN.values) | {"rollout", "rollout_options"}
 
 
 @pytest.mark.parametrize(
     ("arm", "words"),
     [
-        ({"rollout": "actguided"}, "unknown rollout 'actguided'; there are: actguide, independent"),
+        ({"rollout": "actguided"}, "unknown rollout strategy 'actguided'; there are: actguide"),
         ({"rollout_options": {"log": "x"}}, "rollout_options: 'independent' has no option 'log'"),
         ({"max_probe_steps": 0}, "actguide: max_probe_steps is 0; it must be a whole number"),
         ({"probe_rollouts": True}, "actguide: probe_rollouts is True"),
@@ -392,9 +394,8 @@ def test_an_arm_without_rollout_is_hashed_as_before_there_were_any():
         ({"log": "../x"}, r"log = '\.\./x' is not the name of a file"),
     ],
 )
-def test_wrong_use_is_one_error_before_anything_runs(arm, words, tmp_path, monkeypatch):
-    monkeypatch.setenv("TURNCREDIT_CACHE", str(tmp_path))
+def test_wrong_use_is_one_error_before_anything_runs(arm, words):
     if not {"rollout", "rollout_options"} & set(arm):
         arm = {"rollout": "actguide", "rollout_options": arm}
     with pytest.raises(ValueError, match=words):
-        Method(**{**PLAIN.identity, **arm}).rehearse()
+        Method(**{**PLAIN.values, **arm}).rehearse()

@@ -159,7 +159,9 @@ def test_branching_writes_what_the_page_says():
     assert set(log.metrics) - plain == of_some_runs("branching") | of_some_runs("arpo")
 
 
-@pytest.mark.parametrize("arm", [{"base": "adrs"}, {"rollout": "actguide"}, {"rollout": "cleaner"}], ids=str)
+@pytest.mark.parametrize(
+    "arm", [{"base": "adrs"}, {"rollout": "actguide"}, {"rollout": "cleaner"}], ids=str
+)
 def test_bases_and_rollouts_write_what_the_page_says(arm):
     model, settings = policy(), replace(TRAINING, steps=1, questions_per_step=2)
     parts = (model, new_optimiser(model, settings), vocabulary(), coin_environment(), SMALL)

@@ -1,5 +1,6 @@
 """Action logs of scripted experts: what is in them, by name on disk, and by task."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -8,10 +9,17 @@ from arms import home_with_task
 from play import ListWorld, document, question, questions, synthetic_environment, vocabulary
 
 from turncredit import action_logs, paths, tasks
-from turncredit.environments import DeepResearch, DeepResearchSettings
+from turncredit.environments import (
+    DeepResearch,
+    DeepResearchSettings,
+    TableQuery,
+    TableQuerySettings,
+)
 from turncredit.environments.judges import RuleJudge
+from turncredit.environments.wrappers import FailingTools
 from turncredit.expert_actions import ActionLog, expert_log, log_path, read_log, write_log
 from turncredit.seeding import python_stream
+from turncredit.worlds.tables import TableWorld
 
 TWO = [ActionLog("a", ("<search> são tomé </search>", "<read_chunk> x \u2028 y </read_chunk>"))]
 TWO.append(ActionLog("b", ()))
@@ -59,7 +67,19 @@ def test_tools_that_an_environment_lacks_are_not_called():
     settings = replace(DeepResearchSettings(), header="{title} {text}", minimum_paragraph=1)
     environment = DeepResearch(world, RuleJudge(0.0, 0.0), settings, actions=("search", "answer"))
     log = expert_log(environment, question(paragraph=paragraph), 0)
-    assert log.actions == ("<search> court </search>",)
+    assert log.actions == ("<search> court seat </search>",)
+
+
+def test_an_expert_at_tables_looks_first_and_its_failed_calls_are_left_out():
+    world = TableWorld(things=6, places=8, rows=3, unsolvable_share=0.0, renamed_share=1.0)
+    tables = TableQuery(world, TableQuerySettings(max_turns=20))
+    for asked in world.train_questions(20, random.Random(0)):
+        careful = expert_log(tables, asked, 0).actions
+        assert "<schema>" in careful[0] and len(careful) == len(asked.hops) + 1
+        for actions in (careful, expert_log(FailingTools(tables, rate=0.4), asked, 0).actions):
+            episode = tables.reset(asked, random.Random(0))
+            assert [episode.step(action).error for action in actions] == [None] * len(actions)
+            assert episode.grounded and asked.answers[0] not in " ".join(actions).split()
 
 
 # --- on disk

@@ -15,9 +15,9 @@ LEVELS = {
     1: "records answers checkpoints spans logprobs methods batch_contract stats",
     2: "retrieval worlds",
     3: "environments table_demonstrations",
-    4: "policies rollout",
+    4: "policies",
     5: "batching signals demonstrations contents",
-    6: "credit objectives reward_shaping dynamic_sampling expert_actions",
+    6: "credit objectives reward_shaping dynamic_sampling expert_actions rollout",
     7: "training tripwires evaluation warm_start probe audit",
     8: "results loggers tasks code_version plans first_evaluations",
     9: "runs estimates comparisons claims warm_starts verl_plugin action_logs",
@@ -27,7 +27,7 @@ LEVELS = {
 LEVEL = {name: level for level, names in LEVELS.items() for name in names.split()}
 SIDEWAYS = {
     ("worlds", "retrieval"),
-    ("rollout", "policies"),
+    ("rollout", "expert_actions"),
     ("signals", "batching"),
     ("run_checks", "experiment"),
     ("run_ledger", "storage"),

@@ -22,6 +22,7 @@ from turncredit.policies.vocabulary import tag_vocabulary
 from turncredit.records import Trajectory, read_trajectories, write_trajectories
 from turncredit.rollout import roll_out
 from turncredit.rollout.cleaner import Call, call_similarity, call_start, is_shallow
+from turncredit.rollout.protocol import Asked
 from turncredit.rollout.strategies import STRATEGIES
 from turncredit.training import Method, new_optimiser, rescore, train
 from turncredit.worlds.tables import TableWorld
@@ -149,9 +150,16 @@ class Scripted(Stumbler):
 
 
 def rolled(model, given=None, asked=ASKED, *, seed=0, step=0, **options):
-    strategy = STRATEGIES["cleaner"](**options)
     given = environment() if given is None else given
-    return strategy(model, WORDS, given, asked, seed=seed, step=step, max_turn_tokens=12)
+    parts = (model, WORDS, given, asked)
+    return draw("cleaner", parts, options, seed=seed, step=step, max_turn_tokens=12)
+
+
+def draw(name, parts, options, **setting) -> tuple[list[Trajectory], dict[str, float]]:
+    """The trajectories of a strategy, one for each question, and what it counts."""
+    groups, counts, forks = STRATEGIES[name](**options).draw(Asked(*parts, group_size=1, **setting))
+    assert forks == []
+    return [trajectory for (trajectory,) in groups], counts
 
 
 def alone(model, given=None, asked=ASKED, *, seed=0, step=0):
@@ -344,6 +352,7 @@ def assert_true_record(trajectory: Trajectory, question, given) -> None:
         assert turn.observation_ids == WORDS.encode(step.observation)
     assert (trajectory.reward, trajectory.success) == (episode.reward, episode.success)
     assert trajectory.oracle_turn == episode.oracle_turn
+    assert trajectory.turn_labels[: len(episode.turn_labels)] == episode.turn_labels
     assert trajectory.grounded == episode.grounded
 
 
@@ -396,9 +405,9 @@ def test_an_environment_without_errors_is_played_as_ever():
     coins, tiny = CoinEnvironment(vocabulary().entries[40:60]), policy()
     parts = (tiny, vocabulary(), coins, questions(12))
     asked = {"seed": 3, "step": 2, "max_turn_tokens": 5}
-    trajectories, counts = STRATEGIES["cleaner"]()(*parts, **asked)
+    trajectories, counts = draw("cleaner", parts, {}, **asked)
     assert trajectories == roll_out(*parts, **asked)
-    assert (trajectories, {}) == STRATEGIES["independent"]()(*parts, **asked)
+    assert (trajectories, {}) == draw("independent", parts, {}, **asked)
     assert counts["tool_errors"] == counts["retries"] == 0
 
 
@@ -583,7 +592,7 @@ def test_the_loop_trains_by_the_named_rollout_and_books_what_it_cost():
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("cleanr", {}, "unknown rollout 'cleanr'"),
+        ("cleanr", {}, "unknown rollout strategy 'cleanr'"),
         ("cleaner", {"gamma": 0.5}, "no option 'gamma'"),
         ("cleaner", {"similarity": 1.5}, "similarity is 1.5"),
         ("cleaner", {"probability": True}, "probability is True"),
@@ -593,9 +602,9 @@ def test_the_loop_trains_by_the_named_rollout_and_books_what_it_cost():
         ("independent", {"similarity": 0.5}, "no option 'similarity'"),
     ],
 )
-def test_what_is_no_rollout_is_refused_when_the_method_is_made(name, options, said):
+def test_what_is_no_rollout_is_refused_before_the_first_step(name, options, said):
     with pytest.raises(ValueError, match=said):
-        Method("grpo", {}, "none", {}, "ppo_clip", {}, name, options)
+        Method("grpo", {}, "none", {}, "ppo_clip", {}, name, options).rehearse()
 
 
 def test_a_method_says_of_its_rollout_only_what_is_not_ordinary():

@@ -173,7 +173,10 @@ def test_a_step_that_was_taken_back_has_never_been():
                 assert other.step(stream.choice(wrong)).error is not None
                 other.take_back()
             assert other.step(said) == plain.step(said)
-            facts = [(e.oracle_turn, e.grounded, e.reward, e.success) for e in (plain, other)]
+            facts = [
+                (e.oracle_turn, e.turn_labels, e.grounded, e.reward, e.success)
+                for e in (plain, other)
+            ]
             assert facts[0] == facts[1]
 
 
@@ -194,6 +197,44 @@ def test_a_failure_that_was_injected_is_taken_back_as_well():
         episode.step(f"<answer> {asked.answers[0]} </answer>")
         assert (episode.oracle_turn, episode.grounded, episode.reward) == (-1, True, 1.0)
     assert len(tries) > 2, "some had to be tried often"
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_an_episode_is_taken_up_again_with_its_oracle_and_what_was_taken_back(rate):
+    """Restored in an episode of another question, which goes on as the original does."""
+    given = FailingTools(environment(invalid_ends=False), rate=rate)
+    labels = set()
+    for seed, asked in enumerate(QUESTIONS[:60]):
+        stream = random.Random(seed)
+        said = [message(hop, query(hop, WORLD.table(asked).columns)) for hop in asked.hops]
+        said += ["<query> get </query>", f"<schema> {words(asked.text)[-1]} </schema>", "hm"]
+        said += ["<query> max cost </query>", *said, f"<answer> {asked.answers[0]} </answer>"]
+        original = given.reset(asked, random.Random(seed))
+        play(original, stream, said, 3)
+        other = given.reset(QUESTIONS[-1 - seed], random.Random(seed + 1))
+        play(other, random.Random(seed), said, 2)
+        snapshot, went_on = original.snapshot(), stream.getstate()
+        heard = play(original, stream, said, 5)
+        original.restore(given.reset(QUESTIONS[-1 - seed], random.Random(0)).snapshot())
+        stream.setstate(went_on)
+        other.restore(snapshot)
+        assert play(other, stream, said, 5) == heard
+        labels |= {*other.turn_labels}
+    assert labels >= {"right", "wrong"}
+
+
+def play(episode, stream, said, count: int) -> list:
+    """What some messages get, half of those that fail being taken back, and what was true then."""
+    heard = []
+    for _ in range(count):
+        step = episode.step(stream.choice(said))
+        undone = step.error is not None and stream.random() < 0.5
+        if undone:
+            episode.take_back()
+        heard.append((step, undone, episode.oracle_turn, episode.turn_labels, episode.grounded))
+        if step.stop_reason is not None:
+            break
+    return heard
 
 
 # --- the first wrong turn
@@ -307,7 +348,7 @@ def test_the_task_opens_and_its_demonstrations_fit(tier):
          "hard_share": 0.0, "hard_miss_rate": 0.0, "films": 20, "people": 20, "cities": 8}},
         {"environment": {"kind": "search_r1", "max_turns": 4, "search_results": 2,
          "passage": "<doc> {title} {text}", "observation_characters": 500, "invalid_ends": True,
-         "invalid_penalty": 0.0}},
+         "invalid_penalty": 0.0, "best_paragraph": False}},
         {"withheld_share": 0.2},
     ],
     ids=["world", "environment", "withheld"],

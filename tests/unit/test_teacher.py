@@ -2,6 +2,7 @@
 
 import csv
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -24,12 +25,15 @@ from play import (
 from turncredit import experiment, tasks
 from turncredit.batching import from_trajectories
 from turncredit.code_version import code_hash
+from turncredit.environments import TableQuery, TableQuerySettings
+from turncredit.policies.vocabulary import tag_vocabulary
 from turncredit.rollout import roll_out
 from turncredit.seeding import python_stream
 from turncredit.training import Method, new_optimiser, train
 from turncredit.training.collect import Collected
 from turncredit.training.contexts import as_sampled, scored_behind
 from turncredit.training.teacher import SKILLS, privileged_logprobs, skill_text
+from turncredit.worlds.tables import TableWorld
 
 WORDS = vocabulary()
 ADRS = replace(PLAIN, base="adrs", base_options={"skill": "plan"})
@@ -79,6 +83,19 @@ def test_questions_of_one_kind_have_the_same_moves_and_others_have_not():
         texts.setdefault(one.kind, set()).add(skill_text(one, "moves", ACTIONS))
     assert len(texts) > 3 and all(len(found) == 1 for found in texts.values())
     assert len(set.union(*texts.values())) == len(texts)
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_at_tables_a_text_asks_by_queries(skill):
+    world = TableWorld(things=6, places=8, rows=3)
+    environment = TableQuery(world, TableQuerySettings())
+    words = tag_vocabulary(environment.actions, [*environment.words, *world.words])
+    for one in world.train_questions(20, random.Random(0)):
+        text = skill_text(one, skill, environment.actions)
+        assert bool(words.encode(text)) == (skill != "facts" or bool(one.hops[0].paragraph))
+        assert text.count("<query>") == (0 if skill == "facts" else len(one.hops))
+        known = {*one.answers, *(hop.value for hop in one.hops)} if skill == "moves" else set()
+        assert not known & set(text.split()) and "<search>" not in text
 
 
 def test_a_question_without_hops_gets_no_facts():

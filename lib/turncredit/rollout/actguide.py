@@ -10,13 +10,14 @@ without a known reward counts as unknown, not as failed; groups of one question 
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from turncredit.environments.protocol import Environment, Episode
+from turncredit.expert_actions import ActionLog, expert_log
 from turncredit.option_ranges import check_range
-from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
 from turncredit.rollout import roll_out
+from turncredit.rollout.protocol import Asked, Drawn
 from turncredit.seeding import derive, python_stream
 from turncredit.worlds.base import Question
 
@@ -24,51 +25,110 @@ NO_CALLS = ("answer", "invalid", "unfinished")
 """Actions of turns that called no tool."""
 
 
-class Rolled(NamedTuple):
-    """The groups of a step and what they cost."""
+@dataclass(frozen=True)
+class ActGuide:
+    """When a group has failed, and how its guidance is searched.
 
-    groups: list[list[Trajectory]]
-    counts: dict[str, float]
-    """Sums, so that those of several rounds can be added up."""
+    A group has failed if its best known reward is not above `threshold`.  The search plays
+    `probe_rollouts` trajectories with half of the actions in question, at most `max_probe_steps`
+    times, and takes a number of actions for enough once one of them succeeds; without `adaptive`
+    all actions are given.
+    """
+
+    logs: Mapping[str, ActionLog] | None
+    """What an expert did, by question; None: it plays each question when it is asked for."""
+    threshold: float
+    max_probe_steps: int
+    probe_rollouts: int
+    adaptive: bool
+    frame: str
+    """What the prompt says around {actions}."""
+
+    def __post_init__(self) -> None:
+        check_range("actguide", "number", threshold=self.threshold)
+        counts = {name: getattr(self, name) for name in ("max_probe_steps", "probe_rollouts")}
+        check_range("actguide", "count", **counts)
+        check_range("actguide", "flag", adaptive=self.adaptive)
+        if not isinstance(self.frame, str) or self.frame.count("{actions}") != 1:
+            raise ValueError(f"actguide: frame is {self.frame!r}; it must hold {{actions}} once")
+
+    def draw(self, asked: Asked) -> Drawn:
+        """See `Strategy`: the trajectories of a failed group are replaced by guided ones.
+
+        All others are those of `roll_out`, bit for bit.  A guided trajectory has the prompt without
+        the plan, under which it is trained, and `behaviour_prompt_ids`, under which it was sampled.
+        """
+        rollouts = Rollouts(asked, self.frame)
+        groups = asked.groups(rollouts.play())
+        hard = [n for n, group in enumerate(groups) if has_failed(group, self.threshold)]
+        known = {asked.questions[number].id: asked.questions[number] for number in hard}
+        plans = {name: rollouts.fitting(q, self._actions(asked, q)) for name, q in known.items()}
+        unguided = len(rollouts.played)
+        given = self._given(rollouts, known, plans)
+        probes = len(rollouts.played) - unguided
+        _replace(groups, hard, rollouts, given)
+        counts = {
+            "hard_groups": len(hard),
+            "rescued_groups": sum(succeeds(groups[number], self.threshold) for number in hard),
+            "guidance_actions": sum(len(given[asked.questions[number].id]) for number in hard),
+            "probe_trajectories": probes,
+        }
+        return Drawn(groups, counts | _bill(groups, rollouts.played), [])
+
+    def _actions(self, asked: Asked, question: Question) -> Sequence[str]:
+        """What an expert did on the question, message by message; () where nothing is known."""
+        if self.logs is None:
+            return expert_log(asked.environment, question, asked.seed).actions
+        return self.logs[question.id].actions if question.id in self.logs else ()
+
+    def _given(
+        self,
+        rollouts: "Rollouts",
+        known: Mapping[str, Question],
+        plans: Mapping[str, Sequence[str]],
+    ) -> dict[str, Sequence[str]]:
+        """The start of each plan that its prompts get."""
+
+        def solved(numbers: Mapping[str, int]) -> set[str]:
+            rows = [known[name] for name in numbers for _ in range(self.probe_rollouts)]
+            tried = {name: plans[name][:number] for name, number in numbers.items()}
+            probes = rollouts.guided(rows, tried, f"probe {len(rollouts.played)}")
+            return {probe.question_id for probe in probes if succeeds([probe], self.threshold)}
+
+        chosen = {name: len(plan) for name, plan in plans.items()}
+        if self.adaptive:
+            chosen = smallest_guidance(chosen, solved, max_probe_steps=self.max_probe_steps)
+        return {name: plans[name][:number] for name, number in chosen.items()}
 
 
 @dataclass(frozen=True)
 class Rollouts:
     """Plays trajectories, with plans where asked for, and keeps all of them for the bill."""
 
-    policy: Policy
-    vocabulary: Tokens
-    environment: Environment
-    asked: Mapping[str, Any]
-    """seed, step and max_turn_tokens, as `roll_out` takes them."""
+    asked: Asked
     frame: str
-    """What the prompt says around {actions}."""
     played: list[Trajectory] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.frame, str) or self.frame.count("{actions}") != 1:
-            raise ValueError(f"actguide: frame is {self.frame!r}; it must hold {{actions}} once")
-
-    def play(self, questions: Sequence[Question]) -> list[Trajectory]:
+    def play(self) -> list[Trajectory]:
         """What `roll_out` would give, bit for bit."""
-        return self._kept(self.environment, questions, self.asked)
+        return self._kept(self.asked.environment, self.asked.rows, self.asked.setting)
 
     def guided(
         self, questions: Sequence[Question], plans: Mapping[str, Sequence[str]], purpose: str
     ) -> list[Trajectory]:
         """The same with a plan for each question, from a stream of its own for each purpose."""
         texts = {name: self._text(actions) for name, actions in plans.items()}
-        asked = {**self.asked, "seed": derive(self.asked["seed"], f"actguide {purpose}")}
-        return self._kept(Guided(self.environment, texts), questions, asked)
+        setting = self.asked.setting | {"seed": derive(self.asked.seed, f"actguide {purpose}")}
+        return self._kept(Guided(self.asked.environment, texts), questions, setting)
 
     def fitting(self, question: Question, actions: Sequence[str]) -> tuple[str, ...]:
         """As many of the first actions as leave room for a turn behind the prompt."""
-        stream = python_stream(self.asked["seed"], "actguide prompt", question.id)
-        prompt = self.environment.reset(question, stream).prompt
-        room = self.policy.settings.max_tokens - self.asked["max_turn_tokens"]
-        actions = tuple(actions)
+        asked, actions = self.asked, tuple(actions)
+        stream = python_stream(asked.seed, "actguide prompt", question.id)
+        prompt = asked.environment.reset(question, stream).prompt
+        room = asked.policy.settings.max_tokens - asked.max_turn_tokens
         while actions:
-            if len(self.vocabulary.encode_prompt(f"{prompt} {self._text(actions)}")) <= room:
+            if len(asked.vocabulary.encode_prompt(f"{prompt} {self._text(actions)}")) <= room:
                 break
             actions = actions[:-1]
         return actions
@@ -77,81 +137,28 @@ class Rollouts:
         return self.frame.replace("{actions}", " ".join(actions)) if actions else ""
 
     def _kept(
-        self, environment: Environment, questions: Sequence[Question], asked: Mapping[str, Any]
+        self, environment: Environment, questions: Sequence[Question], setting: Mapping[str, Any]
     ) -> list[Trajectory]:
         if not questions:
             return []
-        found = roll_out(self.policy, self.vocabulary, environment, questions, **asked)
+        policy, vocabulary, *_ = self.asked
+        found = roll_out(policy, vocabulary, environment, questions, **setting)
         self.played.extend(found)
         return found
-
-
-def roll_out_guided(
-    rollouts: Rollouts,
-    questions: Sequence[Question],
-    actions_of: Callable[[Question], Sequence[str]],
-    *,
-    group_size: int,
-    threshold: float = 0.0,
-    max_probe_steps: int = 5,
-    probe_rollouts: int = 2,
-    adaptive: bool = True,
-) -> Rolled:
-    """`group_size` trajectories of each question; those of a failed group are replaced by guided.
-
-    A group has failed if its best known reward is not above `threshold`.  `actions_of` gives what
-    an expert did on its question, message by message, () where nothing is known.  The search plays
-    `probe_rollouts` trajectories with half of the actions in question, at most `max_probe_steps`
-    times, and takes a number of actions for enough once one of them succeeds; without `adaptive`
-    all actions are given.  The defaults are those of the public code.
-
-    The unguided rollouts are those of `roll_out` with the same seed, bit for bit.  A guided
-    trajectory has the prompt without the plan, under which it is trained, and
-    `behaviour_prompt_ids`, under which it was sampled.
-    """
-    check_range("actguide", "number", threshold=threshold)
-    check_range("actguide", "count", max_probe_steps=max_probe_steps, probe_rollouts=probe_rollouts)
-    check_range("actguide", "flag", adaptive=adaptive)
-    first = rollouts.play([question for question in questions for _ in range(group_size)])
-    groups = _chunks(first, group_size)
-    hard = [number for number, group in enumerate(groups) if has_failed(group, threshold)]
-    known = {questions[number].id: questions[number] for number in hard}
-    plans = {name: rollouts.fitting(q, actions_of(q)) for name, q in known.items()}
-
-    def solved(numbers: Mapping[str, int]) -> set[str]:
-        rows = [known[name] for name in numbers for _ in range(probe_rollouts)]
-        tried = {name: plans[name][:number] for name, number in numbers.items()}
-        probes = rollouts.guided(rows, tried, f"probe {len(rollouts.played)}")
-        return {probe.question_id for probe in probes if succeeds([probe], threshold)}
-
-    chosen = {name: len(plan) for name, plan in plans.items()}
-    if adaptive:
-        chosen = smallest_guidance(chosen, solved, max_probe_steps=max_probe_steps)
-    given = {name: plans[name][:number] for name, number in chosen.items()}
-    probes = len(rollouts.played) - len(first)
-    _replace(groups, hard, rollouts, questions, given)
-    counts = {
-        "hard_groups": len(hard),
-        "rescued_groups": sum(succeeds(groups[number], threshold) for number in hard),
-        "guidance_actions": sum(len(given[questions[number].id]) for number in hard),
-        "probe_trajectories": probes,
-    }
-    return Rolled(groups, counts | _bill(groups, rollouts.played))
 
 
 def _replace(
     groups: list[list[Trajectory]],
     hard: Sequence[int],
     rollouts: Rollouts,
-    questions: Sequence[Question],
     given: Mapping[str, Sequence[str]],
 ) -> None:
     """Put guided trajectories in the place of the groups `hard`, all of them at once."""
     if not hard:
         return
-    size = len(groups[0])
-    rows = [questions[number] for number in hard for _ in range(size)]
-    again = _chunks(rollouts.guided(rows, given, "groups"), size)
+    asked = rollouts.asked
+    rows = [asked.questions[number] for number in hard for _ in range(asked.group_size)]
+    again = asked.groups(rollouts.guided(rows, given, "groups"))
     for number, group in zip(hard, again, strict=True):
         prompt = groups[number][0].prompt_ids
         groups[number] = [_as_trained(trajectory, prompt) for trajectory in group]
@@ -208,7 +215,7 @@ def _bill(groups: list[list[Trajectory]], played: Sequence[Trajectory]) -> dict[
     return {
         "guided_trajectories": sum(t.behaviour_prompt_ids is not None for t in kept),
         "rollout_trajectories": len(played),
-        "rollout_tokens": sum(len(turn.sampled_ids) for turn in turns),
+        "rollout_sampled_tokens": sum(len(turn.sampled_ids) for turn in turns),
         "rollout_tool_calls": sum(turn.action not in NO_CALLS for turn in turns),
     }
 
@@ -231,10 +238,6 @@ class Guided:
         if self.plans[question.id]:
             episode.prompt = f"{episode.prompt} {self.plans[question.id]}"
         return episode
-
-
-def _chunks(trajectories: list[Trajectory], size: int) -> list[list[Trajectory]]:
-    return [trajectories[i : i + size] for i in range(0, len(trajectories), size)]
 
 
 def _as_trained(trajectory: Trajectory, prompt_ids: tuple[int, ...]) -> Trajectory:

@@ -14,17 +14,17 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from turncredit.environments.actions import closing_tags, parse_action
 from turncredit.environments.protocol import Environment
 from turncredit.option_ranges import check_range
-from turncredit.policies.protocol import Policy, Tokens
+from turncredit.policies.protocol import Tokens
 from turncredit.records import Trajectory
 from turncredit.rollout import roll_out
+from turncredit.rollout.protocol import Asked, Drawn
 from turncredit.rollout.rows import REWOUND, OpenTurn, Row, close_turn
 from turncredit.seeding import python_stream
-from turncredit.worlds.base import Question
 
 NO_CALL = ("answer", "invalid")
 """Actions that ask no tool."""
@@ -36,7 +36,7 @@ COUNTS = (
 
 
 @dataclass(frozen=True)
-class CleanerSettings:
+class Cleaner:
     """When and how often a failed call is rolled back."""
 
     similarity: float
@@ -56,6 +56,16 @@ class CleanerSettings:
             raise ValueError(f"cleaner: hint is {self.hint!r}; it must be a text")
         check_range("cleaner", "count", max_retries=self.max_retries, max_calls=self.max_calls)
 
+    def draw(self, asked: Asked) -> Drawn:
+        """See `Strategy`: `roll_out` with rollback, by whatever engine; counts are `COUNTS`.
+
+        With them goes `grafted_tokens`.
+        """
+        purifier = Purifier(asked.environment, self, seed=asked.seed, step=asked.step)
+        trajectories = roll_out(*asked[:3], asked.rows, close=purifier.close, **asked.setting)
+        grafted = {"grafted_tokens": grafted_tokens(trajectories)}
+        return Drawn(asked.groups(trajectories), {**purifier.counts, **grafted}, [])
+
 
 @dataclass
 class _Memory:
@@ -71,24 +81,6 @@ class _Memory:
     """Whether the turn before failed and the one being written may take its place."""
 
 
-def roll_out_purified(
-    settings: CleanerSettings,
-    policy: Policy,
-    vocabulary: Tokens,
-    environment: Environment,
-    questions: Sequence[Question],
-    *,
-    seed: int,
-    step: int,
-    **asked: Any,
-) -> tuple[list[Trajectory], dict[str, float]]:
-    """`roll_out` with rollback, by whatever engine; and the `COUNTS`, with `grafted_tokens`."""
-    purifier = Purifier(environment, settings, seed=seed, step=step)
-    parts = (policy, vocabulary, environment, questions)
-    trajectories = roll_out(*parts, seed=seed, step=step, close=purifier.close, **asked)
-    return trajectories, {**purifier.counts, "grafted_tokens": grafted_tokens(trajectories)}
-
-
 class Purifier:
     """Closes turns as `rows.close_turn` does, and rolls back failed ones; one for each rollout.
 
@@ -96,7 +88,7 @@ class Purifier:
     """
 
     def __init__(
-        self, environment: Environment, settings: CleanerSettings, *, seed: int, step: int
+        self, environment: Environment, settings: Cleaner, *, seed: int, step: int
     ) -> None:
         self.environment = environment
         self.settings = settings

@@ -20,7 +20,8 @@ from turncredit.objectives.tokens import segment_means
 from turncredit.option_ranges import check_choice
 from turncredit.params import OPTIONAL
 from turncredit.policies.protocol import Policy, Tokens
-from turncredit.rollout.strategies import STRATEGIES, Strategy
+from turncredit.rollout.protocol import Strategy
+from turncredit.rollout.strategies import STRATEGIES
 from turncredit.storage import content_sha256
 from turncredit.training.collect import Collected
 from turncredit.training.turn_inputs import TURN_INPUTS, TurnInput
@@ -111,9 +112,20 @@ class Method:
     @property
     def turn_inputs(self) -> tuple[TurnInput, ...]:
         """What its base, and the base that this one is put on, want the loop to fill in."""
-        bases = (self.base, self.base_options.get("base"))
-        found = {wanted.field: wanted for base in bases for wanted in TURN_INPUTS.get(base, ())}
+        own, inner = (TURN_INPUTS.get(base, ()) for base in (self.base, self._inner_base))
+        found = {wanted.field: wanted for wanted in own}
+        for wanted in inner:
+            if found.setdefault(wanted.field, wanted) is not wanted:
+                raise ValueError(
+                    f"base_options: {self.base!r} cannot be put on {self._inner_base!r}: both "
+                    f"read {wanted.field}, and not the same"
+                )
         return tuple(found.values())
+
+    @property
+    def _inner_base(self) -> str | None:
+        """The base that this one is put on."""
+        return self.base_options.get("base")
 
     @property
     def input_options(self) -> dict[str, tuple[str, ...]]:

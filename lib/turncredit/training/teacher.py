@@ -6,6 +6,7 @@ from torch import Tensor
 
 from turncredit.batching import TurnBatch
 from turncredit.policies.protocol import Policy, Tokens
+from turncredit.table_demonstrations import is_extreme, query
 from turncredit.training.collect import Collected
 from turncredit.training.contexts import scored_behind
 from turncredit.worlds.base import Question
@@ -52,32 +53,34 @@ def skill_text(question: Question, skill: str, actions: Sequence[str]) -> str:
     <search> court </search> <read_chunk> court seat </read_chunk>
     court seat hague
     """
-    return SKILL_TEXTS[skill](question, "read_chunk" in actions)
+    return SKILL_TEXTS[skill](question, actions)
 
 
-def _moves(question: Question, reads: bool) -> str:
-    steps = ["<search> </search>"] * len(question.hops)
-    if reads:
-        steps = [f"{step} <read_chunk> {hop.relation} </read_chunk>"
-                 for step, hop in zip(steps, question.hops, strict=True)]  # fmt: skip
+def _moves(question: Question, actions: Sequence[str]) -> str:
+    if "query" in actions:
+        asked = [h.relation if is_extreme(h) else f"get {h.relation}" for h in question.hops]
+        steps = ["<schema> </schema>", *(f"<query> {words} </query>" for words in asked)]
+    else:
+        move = "<search> </search> <read_chunk> {} </read_chunk>"
+        move = move if "read_chunk" in actions else "<search> {} </search>"
+        steps = [move.format(hop.relation) for hop in question.hops]
     return " ".join([*steps, "<answer> </answer>"])
 
 
-def _plan(question: Question, reads: bool) -> str:
-    steps = []
-    for hop in question.hops:
-        steps.append(f"<search> {hop.title} </search>")
-        if reads:
-            steps.append(f"<read_chunk> {hop.title} {hop.relation} </read_chunk>")
-    return " ".join(steps)
+def _plan(question: Question, actions: Sequence[str]) -> str:
+    if "query" in actions:
+        return " ".join(f"<query> {query(hop, ())} </query>" for hop in question.hops)
+    move = "<search> {0} </search> <read_chunk> {0} {1} </read_chunk>"
+    move = move if "read_chunk" in actions else "<search> {0} {1} </search>"
+    return " ".join(move.format(hop.title, hop.relation) for hop in question.hops)
 
 
-def _facts(question: Question, reads: bool) -> str:
+def _facts(question: Question, actions: Sequence[str]) -> str:
     held = [hop for hop in question.hops if hop.paragraph]
     return " ".join(f"{hop.title} {hop.relation} {hop.value}" for hop in held)
 
 
-SKILL_TEXTS: dict[str, Callable[[Question, bool], str]] = {
+SKILL_TEXTS: dict[str, Callable[[Question, Sequence[str]], str]] = {
     "facts": _facts,
     "moves": _moves,
     "plan": _plan,
