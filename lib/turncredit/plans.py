@@ -30,10 +30,11 @@ class Plan:
             values = getattr(self, name)
             if len(set(values)) < len(values):
                 raise ValueError(f"{name} = {list(values)} repeats one")
+        _require_seeds("seeds", self.seeds)
         for name in ("arms", "tasks", "variants"):
             require_folder_names(name, getattr(self, name))
         for variant, changes in self.variants.items():
-            for section in sorted({"demonstrations", "warm_start"} & changes.keys()):
+            for section in sorted({"demonstrations", "policy", "warm_start"} & changes.keys()):
                 raise ValueError(
                     f"variants.{variant}: {section} belongs to the warm start, which all share"
                 )
@@ -63,6 +64,7 @@ class Experiment:
     def __post_init__(self) -> None:
         if not self.warm_start_seeds:
             raise ValueError("warm_start_seeds is empty")
+        _require_seeds("warm_start_seeds", self.warm_start_seeds)
         require_folder_names("notebook", [self.notebook])
         for name in ("arms", "variants"):
             found: dict[str, Any] = {}
@@ -90,6 +92,15 @@ class Experiment:
         if variant is None:
             return {}
         return next(plan.variants[variant] for plan in self.plans if variant in plan.variants)
+
+
+_SEEDS = 2**31
+
+
+def _require_seeds(name: str, seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        if not 0 <= seed < _SEEDS:
+            raise ValueError(f"{name}: {seed} must be at least 0 and below {_SEEDS}")
 
 
 def grid_variants(axes: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Any]]:

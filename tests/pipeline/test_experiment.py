@@ -29,7 +29,7 @@ from pipeline.tiny_runs import (
     write_task,
 )
 
-from turncredit import experiment, params, run_checks, runs
+from turncredit import experiment, first_evaluations, params, run_checks, runs
 from turncredit.experiment import (
     Job,
     experiment_from,
@@ -369,6 +369,9 @@ def test_an_empty_axis_is_refused_by_name(home, name):
         ),
         ({"further": [{"tasks": ["tiny"]}]}, r"further\[0\]: key 'variants' is missing"),
         ({"further": [PLAN | {"seeds": []}]}, r"further\[0\]: seeds is empty"),
+        ({"seeds": [0, -1]}, "seeds: -1 must be at least 0"),
+        ({"warm_start_seeds": [10**30]}, f"warm_start_seeds: {10**30} must be .* below"),
+        ({"variants": {"wide": {"policy": {"width": 8}}}}, "variants.wide: policy belongs to the"),
         ({"further": [PLAN | {"tasks": ["absent"]}]}, r"absent\.yaml: no such params file"),
         ({"further": [PLAN | {"seeds": [0]}]}, "two plans hold the run tiny/grpo/seed_0"),
         ({"further": [PLAN | {"arms": {"grpo": PLAIN | {"base": "rloo"}}}]}, "not the same in all"),
@@ -391,6 +394,25 @@ def test_variants_are_runs_of_their_own_on_a_changed_task_from_the_same_warm_sta
     changes["short"] = {"training": {"steps": 3}}
     again = experiment_from(parameters(variants=changes))
     assert run_experiment(again) == ["tiny-short/grpo/seed_0"], "the other one is as it was"
+
+
+def test_arms_of_one_warm_start_share_the_evaluation_before_training(home, inline, monkeypatch):
+    evaluated, evaluate = [], runs.evaluate
+
+    def count(policy, *others, **options):
+        evaluated.append(policy)
+        return evaluate(policy, *others, **options)
+
+    monkeypatch.setattr(runs, "evaluate", count)
+    monkeypatch.setattr(first_evaluations, "_kept", {})
+    arms = {"grpo": PLAIN, "rloo": PLAIN | {"base": "rloo"}}
+    asked = experiment_from(parameters(arms=arms, seeds=[0, 1], warm_start_seeds=[0]))
+    run_experiment(asked)
+    tables = [pd.read_csv(asked.folder / job.label / "eval.csv") for job in jobs_of(asked)]
+    later = sum(table.loc[table["step"] > 0, "step"].nunique() for table in tables)
+    assert len(tables) == 4 and len(evaluated) == 1 + later, "one before training for all four"
+    first = [table[table["step"] == 0] for table in tables]
+    assert all(rows.equals(first[0]) for rows in first)
 
 
 def test_further_plans_are_run_after_the_first(home):

@@ -67,12 +67,18 @@ def test_what_is_no_rate_or_no_test_is_refused():
         stats.seeds_for_rates(0.5, 0.5)
     with pytest.raises(ValueError, match="barnard"):
         stats.seeds_for_rates(0.5, 0.2, test="barnard")
+    for sd in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="sd = "):
+            stats.mean_power(1.0, sd, 4)
+    for power in (0.05, 0.01, 1.0):
+        with pytest.raises(ValueError, match="power = "):
+            stats.detectable_mean_difference(0.1, 4, power=power)
 
 
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize("seeds", [2, 3, 4, 5, 8, 16, 32, 100])
 def test_power_is_a_share_that_grows_with_the_difference_and_can_be_inverted(seeds, paired):
-    ratios = [0.1 * 2**step for step in range(12)]
+    ratios = [0.1 * 2**step for step in range(24)]
     powers = [stats.mean_power(ratio, 1.0, seeds, paired=paired) for ratio in ratios]
     assert all(0 <= low <= high + 1e-9 <= 1 + 1e-8 for low, high in itertools.pairwise(powers))
     found = stats.detectable_mean_difference(0.1, seeds, paired=paired)

@@ -15,6 +15,7 @@ SEARCH = {
     "max_turns": 4,
     "search_results": 2,
     "passage": "<doc> {title} {text}",
+    "best_paragraph": False,
     "observation_characters": 500,
     "invalid_ends": False,
     "invalid_penalty": 0.0,

@@ -44,7 +44,7 @@ def aem(
     tensor([[0.6358, 1.7284],
             [0.6358, 1.0000]])
     """
-    check_range("aem", "threshold", relative_spread=relative_spread)
+    check_range("aem", "scale", relative_spread=relative_spread)
     return _coefficients(
         batch, base, "group", temperature, min_spread, relative_spread=relative_spread
     )

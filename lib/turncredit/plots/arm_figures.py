@@ -68,7 +68,7 @@ def arm_outcomes(
 
 def _ticks(tasks: Sequence[str]) -> int:
     """Steps along an axis, fewer where many panels stand side by side."""
-    return 3 if len(tasks) > 3 else 6
+    return 6 if len(tasks) < 4 else 3 if len(tasks) < 6 else 2
 
 
 @styled

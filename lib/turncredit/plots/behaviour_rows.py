@@ -6,12 +6,12 @@ from turncredit.plots.sources import RUN
 from turncredit.plots.study import Study
 
 MEASURES = {
-    "distinct_actions": "different action sequences in a group",
-    "distinct_texts": "different texts in a group",
-    "damped_positive": "turns damped, A > 0",
-    "damped_negative": "turns damped, A < 0",
-    "clip_fraction_positive": "tokens clipped, A > 0",
-    "clip_fraction_negative": "tokens clipped, A < 0",
+    "distinct_actions": "distinct action sequences",
+    "distinct_texts": "distinct texts",
+    "damped_positive": "damped turns, A > 0",
+    "damped_negative": "damped turns, A < 0",
+    "clip_fraction_positive": "clipped tokens, A > 0",
+    "clip_fraction_negative": "clipped tokens, A < 0",
 }
 """Columns of metrics.csv and what they are to a reader; all are shares."""
 

@@ -31,13 +31,14 @@ def arm_grid(
 ) -> tuple[Figure, np.ndarray]:
     """A figure and its axes (1, titles): one row of `row` inches for each arm, the first on top.
 
-    Six panels fit the usual width; more make the figure wider.
+    Six panels fit the usual width; more make the figure wider.  Titles are broken to fit.
     """
     size = (max(WIDTH, 1.5 + 1.25 * len(titles)), 1.15 + row * max(len(arms), 3))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(1, len(titles), squeeze=False, sharey=True, width_ratios=widths)
+    longest = 20 if len(titles) < 6 else 13
     for axis, title in zip(axes[0], titles, strict=True):
-        axis.set_title(textwrap.fill(title, 20), loc="left")
+        axis.set_title(textwrap.fill(title, longest), loc="left")
         axis.grid(axis="y", visible=False)
         axis.tick_params(axis="y", length=0)
     axes[0, 0].set_yticks(range(len(arms)), [arm_label(arm) for arm in arms])

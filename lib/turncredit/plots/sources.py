@@ -208,6 +208,10 @@ def _read(settings: FigureParams, name: str, columns: list[str]) -> pd.DataFrame
         if results.table_paths(root, name):
             table = results.read_table(root, name)
             first = [*RUN, *columns]
+            lacking = sorted({*first} - {*table})
+            if lacking:
+                where = f"{root}: {name} of its runs"
+                raise ValueError(f"{where} lacks {', '.join(lacking)}; delete and rerun them")
             frames.append(table[[*first, *(c for c in table if c not in first)]])
     return pd.concat(frames, ignore_index=True) if frames else _no_rows([*RUN, *columns])
 

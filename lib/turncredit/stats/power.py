@@ -69,21 +69,33 @@ def mean_power(
 
     >>> round(mean_power(1.0, 1.0, 20), 4)
     0.869
+
+    Raises ValueError unless sd is above 0 and there are two seeds or more.
     """
     degrees = seeds - 1 if paired else 2 * (seeds - 1)
     if degrees < 1:
         raise ValueError(f"seeds = {seeds} must be at least 2")
+    if not sd > 0:
+        raise ValueError(f"sd = {sd!r} must be above 0")
     shift = abs(difference) / sd * math.sqrt(seeds if paired else seeds / 2)
     limit = distributions.t.ppf(1 - alpha / 2, degrees)
     above = float(distributions.nct.sf(limit, degrees, shift))
     below = float(distributions.nct.cdf(-limit, degrees, shift))
-    return above + (0.0 if math.isnan(below) else below)  # scipy gives up where it is next to 0
+    # scipy gives up, or strays by a rounding, where they are next to 1 and to 0
+    found = (1.0 if math.isnan(above) else above) + (0.0 if math.isnan(below) else below)
+    return min(found, 1.0)
 
 
 def detectable_mean_difference(
     sd: float, seeds: int, *, alpha: float = 0.05, power: float = 0.8, paired: bool = False
 ) -> float:
-    """Smallest difference of means that `mean_power` finds with this power, in the unit of `sd`."""
+    """Smallest difference of means that `mean_power` finds with this power, in the unit of `sd`.
+
+    Raises ValueError unless alpha < power < 1, since a test at level alpha finds any difference,
+    also none, with a chance of alpha.
+    """
+    if not alpha < power < 1:
+        raise ValueError(f"power = {power!r} must be between alpha = {alpha!r} and 1")
 
     def surplus(ratio: float) -> float:
         return mean_power(ratio, 1.0, seeds, alpha=alpha, paired=paired) - power
