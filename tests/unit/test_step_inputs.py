@@ -287,3 +287,10 @@ def test_anchors_need_a_group_for_every_trajectory_and_a_known_state():
         anchor_ids(THREE, group_ids=[0, 0])
     with pytest.raises(ValueError, match="unknown state 'page'"):
         anchor_ids(THREE, group_ids=[0, 0, 0], state="page")
+
+
+def test_two_bases_that_read_one_field_differently_are_refused_together():
+    """ADRS reads states and ARPO shared turns, both as `anchor_ids`; GiGPO reads states too."""
+    with pytest.raises(ValueError, match="'adrs' cannot be put on 'arpo': both read anchor_ids"):
+        replace(PLAIN, base="adrs", base_options={"base": "arpo"})
+    replace(PLAIN, base="adrs", base_options={"base": "gigpo"}).rehearse()
