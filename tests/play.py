@@ -12,6 +12,7 @@ from turncredit.answers import words
 from turncredit.demonstrations import DemonstrationSettings
 from turncredit.environments import DeepResearch, DeepResearchSettings, Step
 from turncredit.environments.judges import RuleJudge
+from turncredit.environments.snapshots import Snapshot, put_back, saved
 from turncredit.policies.tiny import TinyPolicy, TinySettings
 from turncredit.policies.tiny_decoder import Decoder
 from turncredit.policies.vocabulary import Vocabulary, tag_vocabulary
@@ -111,6 +112,12 @@ class CoinEpisode:
         if self.stream.random() < self.environment.end:
             return Step("answer", "", stop_reason="answer", correct=self.success)
         return Step("search", self._text(0, 8))
+
+    def snapshot(self) -> Snapshot:
+        return saved(self, "environment")
+
+    def restore(self, snapshot: Snapshot) -> None:
+        put_back(self, snapshot)
 
     def _text(self, least: int, most: int) -> str:
         count = self.stream.randint(least, most)

@@ -10,6 +10,7 @@ from turncredit.environments.protocol import Environment, Step
 from turncredit.params import require_positive, require_shares
 from turncredit.policies.protocol import Tokens
 from turncredit.records import Trajectory, Turn
+from turncredit.table_demonstrations import consult
 from turncredit.worlds.base import Hop, Question
 
 
@@ -24,7 +25,8 @@ class DemonstrationSettings:
     quit: float
     """Per turn after the first: gives up and answers with the popular answer."""
     verify: float
-    """Puts what was found to the verifier before answering."""
+    """Puts what was found to the verifier before answering; at tables, looks at the columns before
+    the first query."""
     patience: int
     """Tries at one step of the plan before giving up."""
 
@@ -54,7 +56,7 @@ def demonstrate(
     prompt_ids = vocabulary.encode_prompt(episode.prompt)
     turns: list[Turn] = []
     length = len(prompt_ids)
-    script = research(question, names, settings, stream, environment.actions)
+    script = script_of(question, names, settings, stream, environment.actions)
     message = next(script)
     while True:
         grounded = episode.grounded
@@ -86,6 +88,19 @@ def _scripted_turn(vocabulary: Tokens, message: str, result: Step) -> Turn:
     observed = () if result.stop_reason else vocabulary.encode(result.observation)
     zeros = (0.0,) * len(sampled)
     return Turn(sampled, zeros, zeros, observed, result.action, result.correct)
+
+
+def script_of(
+    question: Question,
+    names: Sequence[str],
+    settings: DemonstrationSettings,
+    stream: random.Random,
+    actions: Sequence[str],
+) -> Script:
+    """The script for an environment with these actions: one that searches, or one for tables."""
+    if "query" in actions:
+        return consult(question, names, settings, stream)
+    return research(question, names, settings, stream, actions)
 
 
 def research(

@@ -10,7 +10,9 @@ from turncredit.environments.protocol import Environment
 from turncredit.params import require_positive
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
-from turncredit.rollout import roll_out, without_lost
+from turncredit.rollout import without_lost
+from turncredit.rollout.protocol import Asked, Strategy
+from turncredit.rollout.strategies import STRATEGIES
 from turncredit.signals import outcome_shares
 from turncredit.storage import sha256_json
 from turncredit.worlds.base import Question
@@ -45,18 +47,18 @@ def evaluate(
     *,
     max_turn_tokens: int,
     temperature: float,
+    strategy: Strategy | None = None,
 ) -> list[Trajectory]:
-    """One sampled trajectory per question; equal policies give equal trajectories."""
-    return roll_out(
-        policy,
-        vocabulary,
-        environment,
-        questions,
-        seed=0,
-        step=-1,
-        max_turn_tokens=max_turn_tokens,
-        temperature=temperature,
-    )
+    """One sampled trajectory per question; equal policies give equal trajectories.
+
+    strategy: of `STRATEGIES`; None, as in every run: the policy alone, however it was trained.
+    With `cleaner` tools are tried again at test time too, which is another quantity.
+    """
+    strategy = strategy or STRATEGIES["independent"]()
+    setting = {"group_size": 1, "seed": 0, "step": -1, "max_turn_tokens": max_turn_tokens}
+    parts = (policy, vocabulary, environment, questions)
+    groups = strategy.draw(Asked(*parts, **setting, temperature=temperature)).groups
+    return [trajectory for (trajectory,) in groups]
 
 
 def evaluation_rows(

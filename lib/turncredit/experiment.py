@@ -163,13 +163,15 @@ def identity(job: Job, code: str) -> dict[str, str]:
 def _identity_values(job: Job) -> dict[str, Any]:
     task = job.open_task()
     source = open_task(job.experiment.tier, task.settings.warm_start_task)
+    method = job.experiment.method(job.arm)
+    contents = task.contents | method.contents
     return {
         "task": asdict(task.settings) | task.settings.kinds,
         "warm_start_values": warm_start_values(source),
         "warm_start_seed": job.warm_start_seed,
-        "method": job.experiment.method(job.arm).values,
+        "method": method.values,
         "seed": job.seed,
-        **({"contents": task.contents} if task.contents else {}),
+        **({"contents": contents} if contents else {}),
         **({"tripwires": asdict(task.tripwires)} if task.tripwires else {}),
     }
 

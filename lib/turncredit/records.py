@@ -30,9 +30,14 @@ class Turn:
     """The tool or decision asked for: search, read_chunk, ..., answer; or invalid, unfinished."""
     correct: bool | None = None
     """For an answer or a verified guess: was it right?  None for every other turn."""
+    grafted_from: int | None = None
+    """First of `sampled_ids` that was sampled in another context than the one it stands in, as by a
+    rollback: from there on the turn is off-policy.  None: no such token."""
 
     def __post_init__(self) -> None:
         count = len(self.sampled_ids)
+        if self.grafted_from is not None and not 0 <= self.grafted_from < count:
+            raise ValueError(f"grafted_from: {self.grafted_from} for {count} sampled ids")
         for name in ("sampled_logprobs", "sampled_entropies"):
             if len(getattr(self, name)) != count:
                 raise ValueError(
@@ -60,6 +65,8 @@ class Trajectory:
     turn_labels: tuple[str, ...] | None = None
     """What each turn was by what the world knows: right, follows (right given the wrong turns
     before it), wrong or unjudged; None where it cannot tell."""
+    behaviour_prompt_ids: tuple[int, ...] | None = None
+    """What the policy read in the place of `prompt_ids` when it sampled; None: those very."""
 
     def __post_init__(self) -> None:
         if self.reward is not None and not math.isfinite(self.reward):
@@ -98,7 +105,7 @@ class Group:
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
     """One JSON object a line, gzipped without a timestamp: equal records give equal bytes."""
-    lines = "".join(json.dumps(asdict(t), ensure_ascii=False) + "\n" for t in trajectories)
+    lines = "".join(json.dumps(_record(t), ensure_ascii=False) + "\n" for t in trajectories)
     with atomic_path(path) as temporary:
         temporary.write_bytes(gzip.compress(lines.encode("utf-8"), mtime=0))
 
@@ -118,6 +125,17 @@ def read_trajectories(path: Path) -> list[Trajectory]:
     return trajectories
 
 
+def _record(trajectory: Trajectory) -> dict:
+    """The trajectory as JSON has it; what only some rollouts know is left out where it is None."""
+    record = asdict(trajectory)
+    rare = [(record, "behaviour_prompt_ids")]
+    rare += [(turn, "grafted_from") for turn in record["turns"]]
+    for part, name in rare:
+        if part[name] is None:
+            del part[name]
+    return record
+
+
 def _trajectory(record: dict) -> Trajectory:
     turns = tuple(
         Turn(
@@ -128,7 +146,8 @@ def _trajectory(record: dict) -> Trajectory:
         )
         for turn in record["turns"]
     )
-    labels = record.get("turn_labels")  # older records have none
-    changed = {"prompt_ids": tuple(record["prompt_ids"]), "turns": turns}
-    changed["turn_labels"] = None if labels is None else tuple(labels)
+    changed = {"turn_labels": None, "turns": turns}  # older records have no labels
+    for name in ("prompt_ids", "turn_labels", "behaviour_prompt_ids"):
+        if record.get(name) is not None:
+            changed[name] = tuple(record[name])
     return Trajectory(**{**record, **changed})

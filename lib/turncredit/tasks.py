@@ -17,6 +17,8 @@ from turncredit.environments import (
     DeepResearchSettings,
     SearchR1,
     SearchR1Settings,
+    TableQuery,
+    TableQuerySettings,
 )
 from turncredit.environments.actions import closing_tags
 from turncredit.environments.judges import (
@@ -45,6 +47,7 @@ from turncredit.worlds.difficulty import WithheldEvidence
 from turncredit.worlds.factbook import FactbookWorld
 from turncredit.worlds.files import FileSettings
 from turncredit.worlds.synthetic import SyntheticWorld
+from turncredit.worlds.tables import TableWorld
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ class FactbookSettings:
 class TaskSettings:
     """The contents of `params/<tier>/tasks/<task>.yaml`, which may extend another task's."""
 
-    world: SyntheticWorld | FactbookSettings | FileSettings
-    environment: DeepResearchSettings | SearchR1Settings
+    world: SyntheticWorld | TableWorld | FactbookSettings | FileSettings
+    environment: DeepResearchSettings | SearchR1Settings | TableQuerySettings
     wording: str
     """What the environment says around questions and results, a name in `WORDINGS`: tiny, or the
     environment's own.  A tiny policy writes tags, so the JSON ones are not for it."""
@@ -93,6 +96,16 @@ class TaskSettings:
                 f"policy can answer in the environment {self.environment.KIND}"
             )
         require_shares(self, "withheld_share")
+        if (self.world.KIND == "tables") != (self.environment.KIND == "table_query"):
+            raise ValueError(
+                f"world.kind = {self.world.KIND!r} does not go with environment.kind = "
+                f"{self.environment.KIND!r}: tables are asked by table_query, and nothing else is"
+            )
+        if self.world.KIND == "tables" and self.withheld_share:
+            raise ValueError(
+                f"withheld_share = {self.withheld_share} must be 0 for tables; "
+                "world.unsolvable_share leaves cells empty"
+            )
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -278,5 +291,7 @@ def _environment(world: World, settings: TaskSettings) -> Environment:
     wording = WORDINGS[settings.wording]
     if settings.environment.KIND == "search_r1":
         return SearchR1(world, settings.environment, wording=wording)
+    if settings.environment.KIND == "table_query":
+        return TableQuery(world, settings.environment, wording=wording)
     judge = open_judge(settings.judge)
     return DeepResearch(world, judge, settings.environment, wording=wording)

@@ -12,9 +12,11 @@ from turncredit.batching import TurnBatch
 from turncredit.credit import BASES, TURN_WEIGHTS, token_advantages
 from turncredit.credit.returns import discounted_sums, real_turns
 from turncredit.credit.steps import information_gains
+from turncredit.credit.teacher import gates, heard, teacher_scores, usefulness
 from turncredit.credit.turn_selection import quantiles
 from turncredit.objectives import OBJECTIVES, aggregate, kl_estimates
 from turncredit.reward_shaping import soft_overlong_penalty
+from turncredit.rollout.actguide import smallest_guidance
 from turncredit.rollout.branching import branch_score, global_samples, opening_entropy
 from turncredit.signals import first_k_entropies, mismatch, turn_divergences, turn_ratios
 
@@ -403,6 +405,40 @@ def test_igpo():
     assert found[batch.response_mask].view(levels.shape)[:, -1].tolist() == near(expected["z_out"])
 
 
+def test_adrs_at_completion_level():
+    """One turn a row; the inner eta and the gate are in `modulated` and in nothing beyond it."""
+    given, expected = VECTORS["adrs_L2"]["in"], out("adrs_L2")
+    teacher = torch.tensor(given["teacher_lp"])
+    batch = batch_of_tokens(torch.ones(teacher.shape, dtype=torch.bool)).replace(
+        teacher_logprobs=teacher,
+        rewards=torch.tensor(given["R"], dtype=torch.float32),
+        group_ids=torch.zeros(2, dtype=torch.int64),
+    )
+    said = heard(batch)
+    scores = teacher_scores(batch, said, centre="turn", scale="completion", completion="turn")
+    assert scores.view(teacher.shape).tolist() == [near(row) for row in expected["r_teacher"]]
+    align = torch.sigmoid(teacher.mean(1) - teacher.mean()).double() / given["temp"]
+    assert align.tolist() == near(expected["align"])
+    everybody, known = batch.group_ids, torch.ones(2, dtype=torch.bool)
+    value = usefulness(align, batch.rewards.double(), everybody, known)[0].item()
+    assert value == near(expected["TVA"])
+    options = {"temperature": given["temp"], "tau": given["tau"]}
+    gate = gates(
+        batch, said, level="completion", completion="turn", gamma=1.0, normalise=False, **options
+    )
+    assert gate.tolist() == near([expected["gate"]] * 6)
+    modulated = (given["eta"] * gate * scores).view(teacher.shape)
+    assert modulated.tolist() == [near(row) for row in expected["modulated"]]
+    assert modulated.sum(1).tolist() == near(expected["row_sum"])
+    assert modulated.std().item() == near(out("adrs_within_norm_scale")["std_of_injected"])
+    assert BASES["grpo"](batch)[:, 0].tolist() == near(expected["A_grpo"])
+    final = BASES["adrs"](batch, eta=given["eta"], **options)
+    assert final.tolist() == [near(row) for row in expected["A_final"]]
+    ungated = BASES["adrs"](batch, eta=given["eta"], level="none")
+    assert ungated.tolist() == [near(row) for row in expected["A_final_gate_off"]]
+    assert (final - ungated).abs().max().item() == near(expected["max_abs_diff_gate_on_off"])
+
+
 def gate_weights(profile: str, *, success: bool = False, **options) -> list[float]:
     entropies = VECTORS["suffix_mask"]["in"][profile]
     batch = make_batch([[2] * len(entropies)], success=[success], entropies=[entropies])
@@ -688,3 +724,33 @@ def test_aepo_advantage():
     assert batch.entropies[mask].mean().item() == near(expected["mean"])
     assert batch.entropies[mask].std().item() == near(expected["std"])
     assert BASES["aepo"](batch, **options).tolist() == [near(row) for row in expected["A"]]
+
+
+def test_actguide_search():
+    given, expected = VECTORS["actguide_search"]["in"], out("actguide_search")
+
+    def found(length: int, needed: int) -> tuple[int, list[int]]:
+        tried: list[int] = []
+
+        def solved(numbers: dict[str, int]) -> set[str]:
+            tried.append(numbers["q"])
+            return {"q"} if numbers["q"] >= needed else set()
+
+        chosen = smallest_guidance({"q": length}, solved, max_probe_steps=given["max_probe"])
+        return chosen["q"], tried
+
+    assert found(given["K"], given["min_success_k"]) == (expected["k_star"], expected["probes"])
+    assert found(10, 99)[0] == expected["K10_unsolvable"]
+    assert found(40, 37)[0] == expected["K40_ok37_budget5"]
+
+
+def test_actguide_ratio_of_the_plain_and_the_guided_prompt():
+    given, expected = VECTORS["actguide_ratio"]["in"], out("actguide_ratio")
+    batch = batch_of_tokens(torch.tensor([[True]]))
+    batch = batch.replace(old_logprobs=torch.tensor([[float(given["logp_old_guided"])]]))
+    logprobs = torch.tensor([[float(given["logp_new_unguided"])]])
+    advantages = torch.tensor([[float(given["A"])]])
+    options = {"clip_low": given["eps"], "clip_high": given["eps"]}
+    loss, metrics = OBJECTIVES["ppo_clip"](logprobs, batch, advantages, **options)
+    assert metrics["ratio_max"] == near(expected["r"])
+    assert -loss.item() == near(expected["obj"])

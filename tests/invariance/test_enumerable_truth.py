@@ -587,10 +587,11 @@ def test_the_definitions_written_out_are_themselves_right(name, size):
     torch.testing.assert_close(here.direct_gradient(rloo), here.exact_gradient(), **EXACT)
 
 
+@every_case
 @pytest.mark.parametrize("base", sorted(MEASURED))
-def test_measured(base):
+def test_measured(base, name, size):
     need(BASES, base)
-    here = case("fractional", 2)
+    here = case(name, 2 if base in WHOLE_BATCH and name == "binary" else size)  # time
     found = here.expected_gradient(advantages(here, base))
     bias, cosine = print_bias(here, base, found)
     assert math.isfinite(bias) and abs(cosine) <= 1 + 1e-12

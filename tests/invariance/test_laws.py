@@ -32,7 +32,7 @@ from turncredit.methods import option_names
 from turncredit.objectives import AGGREGATIONS, OBJECTIVES, batch_totals
 
 WHOLE_BATCH = {
-    "reinforce_pp", "reinforce_pp_baseline", "gae", "empg", "aepo",
+    "reinforce_pp", "reinforce_pp_baseline", "gae", "empg", "aepo", "adrs",
     "aem_batch_norm", "high_entropy_turns", "scale_failed",
 }  # fmt: skip
 """Defined by statistics over the whole batch: other groups do matter, rounding may differ."""

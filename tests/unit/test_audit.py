@@ -8,6 +8,7 @@ import pytest
 import torch
 from play import (
     TINY,
+    CoinEpisode,
     coin_environment,
     global_streams,
     policy,
@@ -242,12 +243,13 @@ def test_a_message_that_ends_the_episode_is_worth_its_reward():
     assert audit.values.isnan().sum() == audit.values.numel() - len(starts)
 
 
-def test_what_cannot_be_audited_is_refused():
+def test_what_cannot_be_audited_is_refused(monkeypatch):
     model, environment, asked, rolled, options = research(2)
     settings = AuditSettings(continuations=2)
     with pytest.raises(ValueError, match="no turn"):
         audit_turns(model, vocabulary(), environment, [], settings, max_turn_tokens=4)
     coins = coin_environment()
+    monkeypatch.delattr(CoinEpisode, "snapshot")
     tossed = roll_out(model, vocabulary(), coins, asked, max_turn_tokens=4, **options)
     with pytest.raises(ValueError, match="CoinEnvironment have no snapshot"):
         replay(coins, vocabulary(), asked, tossed, **options)

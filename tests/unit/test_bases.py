@@ -21,7 +21,7 @@ from turncredit.credit.steps import information_gains
 from turncredit.methods import option_names
 
 NAN = math.nan
-BY_BATCH = {"reinforce_pp", "reinforce_pp_baseline", "gae", "empg", "aepo"}
+BY_BATCH = {"reinforce_pp", "reinforce_pp_baseline", "gae", "empg", "aepo", "adrs"}
 """Statistics over the whole batch, so another rounding."""
 
 few = settings(max_examples=20)
@@ -34,7 +34,7 @@ def advantages(base: str, batch: TurnBatch, **options) -> Tensor:
     """The base with groups of one allowed where it has groups."""
     if "allow_singleton" in option_names(BASES[base]):
         options.setdefault("allow_singleton", True)
-    if base in ("aepo", "empg"):
+    if base in ("adrs", "aepo", "empg"):
         options.setdefault("base_options", {"allow_singleton": True})
     return BASES[base](batch, **options)
 

@@ -235,7 +235,7 @@ def test_a_file_may_leave_the_rollout_out_and_then_nothing_shows_it():
     [
         (
             {"rollout": "beam"},
-            "unknown rollout strategy 'beam'; there are: aepo, arpo, independent",
+            "unknown rollout strategy 'beam'; there are: actguide, aepo, arpo, cleaner, indep",
         ),
         ({"rollout": "arpo", "rollout_options": {"slope": 1.0}}, "rollout_options: 'arpo' has no"),
     ],
@@ -259,7 +259,7 @@ def page() -> str:
 
 
 def test_the_example_of_the_page_is_a_method():
-    (block,) = re.findall(r"```yaml\n(.*?)```", page(), re.DOTALL)
+    block, *_ = re.findall(r"```yaml\n(.*?)```", page(), re.DOTALL)
     (values,) = yaml.safe_load(block).values()
     whole = named_methods(["grpo"])[values.pop("extends")] | values
     method = params.build(Method, whole, "docs/rollouts.md")

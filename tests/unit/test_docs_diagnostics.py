@@ -159,6 +159,18 @@ def test_branching_writes_what_the_page_says():
     assert set(log.metrics) - plain == of_some_runs("branching") | of_some_runs("arpo")
 
 
+@pytest.mark.parametrize(
+    "arm", [{"base": "adrs"}, {"rollout": "actguide"}, {"rollout": "cleaner"}], ids=str
+)
+def test_bases_and_rollouts_write_what_the_page_says(arm):
+    model, settings = policy(), replace(TRAINING, steps=1, questions_per_step=2)
+    parts = (model, new_optimiser(model, settings), vocabulary(), coin_environment(), SMALL)
+    (log,) = train(*parts, replace(PLAIN, **arm), settings, seed=0)
+    plain = {*in_every_run("metrics.csv"), *of_some_runs(PLAIN.objective), "repeated_turns"}
+    (name,) = arm.values()
+    assert set(log.metrics) - plain == of_some_runs(name)
+
+
 # --- the page itself
 
 
@@ -173,7 +185,8 @@ def test_every_column_has_a_definition_a_unit_a_condition_and_a_source(table):
 
 def test_conditions_name_objectives_and_tripwires():
     conditions = "".join(row.get("with", "") for row in columns("metrics.csv").values())
-    others = {"repetition", "resampling", "gigpo", "igpo", "arpo", "branching"}
+    bases_and_rollouts = {"adrs", "arpo", "gigpo", "igpo", "branching", "cleaner", "actguide"}
+    others = {"repetition", "resampling", *bases_and_rollouts}
     assert set(re.findall(r"`(\w+)`", conditions)) - set(OBJECTIVES) == others
 
 

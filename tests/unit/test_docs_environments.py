@@ -11,7 +11,12 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from turncredit import paths
-from turncredit.environments import WORDINGS, DeepResearchSettings, SearchR1Settings
+from turncredit.environments import (
+    WORDINGS,
+    DeepResearchSettings,
+    SearchR1Settings,
+    TableQuerySettings,
+)
 from turncredit.environments.actions import PROTOCOLS, parse_action
 from turncredit.environments.wrappers import Disturbances
 from turncredit.worlds.difficulty import DIFFICULTIES
@@ -53,7 +58,7 @@ def test_the_page_shows_accepted_and_refused_messages_of_both_protocols():
     assert len(MESSAGES) > 20
 
 
-@pytest.mark.parametrize("settings", [DeepResearchSettings, SearchR1Settings])
+@pytest.mark.parametrize("settings", [DeepResearchSettings, SearchR1Settings, TableQuerySettings])
 def test_settings_and_defaults_are_those_of_the_code(settings):
     written = {
         name: ast.literal_eval(value)

@@ -361,6 +361,8 @@ def test_only_prompts_observations_and_scripts_are_ever_encoded():
     allowed = {
         ("rollout/rows.py", "episode.prompt"),
         ("rollout/rows.py", "result.observation"),
+        ("rollout/cleaner.py", "settings.hint"),
+        ("rollout/actguide.py", "f'{prompt} {self._text(actions)}'"),  # to count its tokens
         ("demonstrations.py", "episode.prompt"),
         ("demonstrations.py", "message"),
         ("demonstrations.py", "result.observation"),
@@ -372,6 +374,7 @@ def test_only_prompts_observations_and_scripts_are_ever_encoded():
         ("audit/trees.py", "' '.join(response.words)"),  # a listed response, which nobody sampled
         ("audit/trees.py", "outcome.observation"),
         ("training/information.py", "f'<answer> {answer} </answer>'"),  # to score it
+        ("training/teacher.py", "skill_text(q, skill, drawn.actions)"),  # for the teacher to read
     }
     found = set()
     for path in package.rglob("*.py"):

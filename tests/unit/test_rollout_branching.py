@@ -12,6 +12,7 @@ import torch
 from play import (
     SMALL,
     TINY,
+    CoinEpisode,
     coin_environment,
     global_streams,
     policy,
@@ -30,8 +31,9 @@ from turncredit.policies.vocabulary import tag_vocabulary
 from turncredit.records import Trajectory
 from turncredit.rollout.branching import BranchRule, branch_score, global_samples, opening_entropy
 from turncredit.rollout.forks import fork_episode
-from turncredit.rollout.strategies import STRATEGIES, Drawn
-from turncredit.rollout.waves import Asked
+from turncredit.rollout.protocol import Asked, Drawn
+from turncredit.rollout.rows import Row
+from turncredit.rollout.strategies import STRATEGIES
 from turncredit.seeding import python_stream
 
 WORDS = vocabulary()
@@ -260,7 +262,7 @@ def test_a_forked_episode_goes_on_exactly_and_on_its_own(kind, seed):
     environment, asked = every_environment()[kind], questions(4)[seed % 4]
     episode = environment.reset(asked, random.Random(seed))
     play_on(episode, asked, random.Random(seed), 3)
-    twin, third = fork_episode(episode), fork_episode(episode)
+    twin, third = (fork_episode(environment, Row(0, asked, episode, ())) for _ in range(2))
     play_on(episode, asked, random.Random(seed + 1))
     after = outcome(episode)
     steps = play_on(twin, asked, random.Random(seed + 2))
@@ -274,7 +276,7 @@ def test_what_belongs_to_no_episode_is_not_copied():
     environment = disturbed(lasting(), DISTURBED)
     asked = questions(1)[0]
     episode = environment.reset(asked, random.Random(0))
-    twin = fork_episode(episode)
+    twin = fork_episode(environment, Row(0, asked, episode, ()))
     before = sum(environment.failures.values())
     for _ in range(40):
         twin.step("<search> western </search>")
@@ -286,6 +288,12 @@ def test_what_belongs_to_no_episode_is_not_copied():
     assert inner.question is asked
     assert inner.environment is own.environment
     assert inner.stream is not own.stream
+
+
+def test_an_environment_that_cannot_be_branched_says_so(monkeypatch):
+    monkeypatch.delattr(CoinEpisode, "snapshot")
+    with pytest.raises(ValueError, match="CoinEnvironment have no snapshot"):
+        drawn("arpo", {"k": 1, "alpha": 0.55})
 
 
 @pytest.mark.parametrize("kind", ["coin", "search", "disturbed"])

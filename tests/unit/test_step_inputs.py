@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import yaml
+from arms import home_with_task, parameters
 from play import (
     PLAIN,
     SMALL,
@@ -19,7 +19,7 @@ from play import (
     vocabulary,
 )
 
-from turncredit import experiment, params, paths, tasks
+from turncredit import experiment, tasks
 from turncredit.batching import anchor_ids, from_trajectories
 from turncredit.code_version import code_hash
 from turncredit.credit import BASES
@@ -245,29 +245,6 @@ def test_a_base_upon_a_base_gets_what_that_one_needs():
     assert log.metrics["missing_gains"] == 0 and math.isfinite(log.metrics["loss"])
 
 
-def home_with_task(folder, monkeypatch):
-    """The smoke task cut down to seconds; the penalty makes rewards differ without any skill."""
-    values = params.read_yaml(paths.params("smoke") / "tasks" / "costly_guess.yaml")
-    values["environment"] |= {"invalid_ends": False, "invalid_penalty": 0.1}
-    values["policy"] |= {"width": 16, "layers": 1, "max_tokens": 48}
-    values["warm_start"] |= {"steps": 2, "batch": 4}
-    values["training"] |= {"steps": 2, "questions_per_step": 2, "learning_rate": 0.01}
-    values["evaluation"] |= {"questions": 4, "every": 2}
-    path = folder / "params" / "smoke" / "tasks" / "tiny.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text(yaml.safe_dump(values | {"warm_start_task": "tiny"}))
-    for name, place in {"HOME": folder, "RESULTS": folder / "r", "CACHE": folder / "c"}.items():
-        monkeypatch.setenv(f"TURNCREDIT_{name}", str(place))
-
-
-def parameters(**arms: dict) -> dict:
-    plain = {"weight": "none", "weight_options": {}, "objective": "ppo_clip"}
-    plain |= {"objective_options": {}, "base_options": {}}
-    values = {"tier": "smoke", "notebook": "10_try", "tasks": ["tiny"], "variants": {}}
-    values |= {"seeds": [0], "further": [], "warm_start_seeds": [0]}
-    return values | {"arms": {name: plain | arm for name, arm in arms.items()}}
-
-
 def test_both_bases_run_from_a_params_file(tmp_path, monkeypatch):
     home_with_task(tmp_path, monkeypatch)
     arms = {"gigpo": {"base": "gigpo", "base_options": {"state": "observation", "gamma": 0.9}}}
@@ -310,3 +287,10 @@ def test_anchors_need_a_group_for_every_trajectory_and_a_known_state():
         anchor_ids(THREE, group_ids=[0, 0])
     with pytest.raises(ValueError, match="unknown state 'page'"):
         anchor_ids(THREE, group_ids=[0, 0, 0], state="page")
+
+
+def test_two_bases_that_read_one_field_differently_are_refused_together():
+    """ADRS reads states and ARPO shared turns, both as `anchor_ids`; GiGPO reads states too."""
+    with pytest.raises(ValueError, match="'adrs' cannot be put on 'arpo': both read anchor_ids"):
+        replace(PLAIN, base="adrs", base_options={"base": "arpo"})
+    replace(PLAIN, base="adrs", base_options={"base": "gigpo"}).rehearse()

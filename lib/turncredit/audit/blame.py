@@ -16,6 +16,7 @@ from turncredit.credit import BASES, TURN_WEIGHTS, weigh
 from turncredit.environments.oracle import FOLLOWS, LABELS, RIGHT, UNJUDGED, WRONG
 
 NEEDS = {
+    "adrs": "a teacher's log-probs",
     "gae": "the values of a critic",
     "mt_grpo": "rewards of turns",
     "turn_returns": "rewards of turns",

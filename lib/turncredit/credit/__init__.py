@@ -13,6 +13,7 @@ from torch import Tensor
 from turncredit.batch_contract import check_floats, first_place
 from turncredit.batching import TurnBatch
 from turncredit.credit import (  # noqa: F401 (they enter their methods in the tables)
+    adrs,
     aem,
     branches,
     controls,

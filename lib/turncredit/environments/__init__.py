@@ -3,6 +3,7 @@
 from turncredit.environments.deep_research import DeepResearch, DeepResearchSettings
 from turncredit.environments.protocol import Environment, Episode, Step
 from turncredit.environments.search_r1 import SearchR1, SearchR1Settings
+from turncredit.environments.table_query import TableQuery, TableQuerySettings
 from turncredit.environments.wording import WORDINGS, Wording
 
 __all__ = [
@@ -14,5 +15,7 @@ __all__ = [
     "SearchR1",
     "SearchR1Settings",
     "Step",
+    "TableQuery",
+    "TableQuerySettings",
     "Wording",
 ]

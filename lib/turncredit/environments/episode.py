@@ -5,7 +5,7 @@ from typing import Any
 
 from turncredit.answers import exact_match
 from turncredit.environments.actions import parse_action
-from turncredit.environments.oracle import oracle_of
+from turncredit.environments.oracle import Oracle, oracle_of
 from turncredit.environments.protocol import Step
 from turncredit.environments.reading import evidence, holds
 from turncredit.environments.snapshots import Snapshot, put_back, saved
@@ -48,11 +48,15 @@ class QuestionEpisode:
         self.success = False
         self._evidence = evidence(question.hops[-1]) if question.hops else None
         self._grounded = False
-        self._oracle = oracle_of(question, environment.settings)
+        self._oracle = self._new_oracle()
         self._shown: list[str] = []
         self._first = ""
         self._turns = 0
         self._invalid = 0
+        self._error: str | None = None
+
+    def _new_oracle(self) -> Oracle | None:
+        return oracle_of(self.question, self.environment.settings)
 
     @property
     def reward(self) -> float | None:
@@ -84,6 +88,16 @@ class QuestionEpisode:
         if self._oracle is not None:
             self._oracle.take_note(action, argument)
 
+    def forget_action(self) -> None:
+        """Undo the last `note_action`, of a turn that showed nothing."""
+        if self._oracle is not None:
+            self._oracle.forget()
+
+    def take_back(self) -> None:
+        """Undo the last step, whose tool failed: the message counts as never given."""
+        self._turns -= 1
+        self.forget_action()
+
     def step(self, message: str) -> Step:
         """Act on one message."""
         settings = self.environment.settings
@@ -102,7 +116,8 @@ class QuestionEpisode:
         correct = self._guess_correct(action, argument)
         if self._turns >= settings.max_turns:
             return Step(action, "", stop_reason="max_turns", correct=correct)
-        return Step(action, self._observe(action, argument), correct=correct)
+        observation = self._observe(action, argument)
+        return Step(action, observation, correct=correct, error=self._error)
 
     def snapshot(self) -> Snapshot:
         """The episode as it stands, its random stream included; see `Episode`."""
@@ -119,6 +134,7 @@ class QuestionEpisode:
 
     def _observe(self, action: str, argument: str) -> str:
         wording = self.environment.wording
+        self._error = None
         if action == "invalid":
             return wording.invalid
         self._shown.clear()
@@ -131,7 +147,7 @@ class QuestionEpisode:
         return wording.observation.replace("{text}", text)
 
     def _use(self, action: str, argument: str) -> str:
-        """What a tool returns, as the policy will see it."""
+        """What a tool returns, as the policy will see it; sets `_error` if the tool failed."""
         raise NotImplementedError
 
     def _show(self, text: str) -> str:

@@ -48,6 +48,7 @@ class Oracle:
         self.labels: tuple[str, ...] = ()
         """One of LABELS for each turn."""
         self._premises = Premises(frozenset(words(question.text)))
+        self._before = (self.first_wrong, self.labels, self._premises)
         self._argument = ""
         self._question = question
         self._unread = self._due = question.hops  # never shown; not shown in their turn
@@ -62,6 +63,7 @@ class Oracle:
 
     def take_note(self, action: str, argument: str) -> None:
         """Judge the action of the next turn, whatever will come of it."""
+        self._before = (self.first_wrong, self.labels, self._premises)
         self._argument = argument
         if self._is_needed(action, argument):
             self.labels += (UNJUDGED if self._is_lost() else RIGHT,)
@@ -70,6 +72,10 @@ class Oracle:
             self.first_wrong = len(self.labels)
         self.labels += (FOLLOWS if self._premises.support(action, argument) else WRONG,)
         self._premises = self._premises.after(argument)
+
+    def forget(self) -> None:
+        """Take back the note of the last turn, of which nothing was learnt."""
+        self.first_wrong, self.labels, self._premises = self._before
 
     def learn(
         self, shown: Sequence[str], listing: str = "", first: str = "", verdict: str = ""
@@ -108,8 +114,12 @@ class Oracle:
 
 def oracle_of(question: Question, settings: Any) -> Oracle | None:
     """The oracle of a question; None without known hops, or without an answer that could match."""
-    usable = exact_match("", question.answers) is not None
-    return Oracle(question, settings) if question.hops and usable else None
+    return Oracle(question, settings) if has_oracle(question) else None
+
+
+def has_oracle(question: Question) -> bool:
+    """Whether a question has known hops, and an answer that could match."""
+    return bool(question.hops) and exact_match("", question.answers) is not None
 
 
 def can_show(hop: Hop, settings: Any) -> bool:
@@ -163,6 +173,13 @@ def note_action(episode: Any, action: str, argument: str) -> bool:
     if follow is not None:
         follow(action, argument)
     return follow is not None
+
+
+def forget_action(episode: Any) -> None:
+    """Undo `note_action` of the last turn, where the episode follows it."""
+    forget = getattr(episode, "forget_action", None)
+    if forget is not None:
+        forget()
 
 
 def _hold(texts: Sequence[str], phrase: str) -> bool:

@@ -20,21 +20,26 @@ class Step:
     """Why the episode is over (answer, invalid, max_turns), or None while it goes on."""
     correct: bool | None = None
     """For an answer or a verified guess: exact match with the gold answer; else None."""
+    error: str | None = None
+    """What kept the tool from working, in a word; None if it worked or none was asked."""
 
 
 class Episode(Protocol):
     """One question being worked on.
 
     It may also have `oracle_turn`: the first turn that was wrong by what the world knows, -1: none,
-    None where it cannot tell, and `turn_labels`: what each turn so far was.  With them goes
+    None where it cannot tell, and `turn_labels`: what each turn so far was.  With them go
     `note_action(action, argument)`, called for a turn whose message a wrapper kept from the
-    episode.
+    episode, and `forget_action()`, which undoes the last.
 
     One that can be branched has `snapshot()`, the episode as it stands, and `restore(snapshot)`,
     which takes an episode of the same environment there, any number of times: from then on it
     answers every message as the original would, its random stream included.  With
     `restore(snapshot, stream)` whatever has not shown yet is drawn from `stream` instead; a
     snapshot taken before the first message and restored so is `reset(question, stream)`.
+
+    An episode whose steps may have an `error` has `take_back()`: called after such a step, it makes
+    the step undone, so that another message can be given in its place.
     """
 
     prompt: str

@@ -85,12 +85,29 @@ times as you like. As soon as nothing is missing, give the bare answer between <
 Question: {question}
 """
 
+_TABLE_PROMPT = """\
+Answer the question at the end, whose last word names a table. Think between <think> and </think> \
+first, then end the message with exactly one of these actions:
+<schema> table </schema> lists the columns of the table and their types, number or text.
+<query> get column row </query> shows one cell, <query> max column </query> and \
+<query> min column </query> name the row with the largest and the smallest number. A query that \
+cannot be run shows an error.
+<answer> answer </answer> hands in the bare answer, without any explanation, and ends the task.
+Results appear between <information> and </information>. A table may call a column otherwise than \
+the question does.
+Question: {question}
+"""
+
 _INFORMATION = "\n\n<information>{text}</information>\n\n"
 _TOOL_RESPONSE = "\n<tool_response>\n{text}\n</tool_response>\n"
 _TRY_TAGS = """
 That message held no valid action. It must end with a single one, for example \
 <search> query </search> to look something up or <answer> answer </answer> to finish, and nothing \
 may follow it. Try again.
+"""
+_TRY_TABLE = """
+That message held no valid action. It must end with a single one, for example \
+<query> get column row </query> or <answer> answer </answer>, and nothing may follow it. Try again.
 """
 _NOTHING_TO_READ = "Nothing to read: no section that you have not seen shares a word with yours."
 _TRY_JSON = """
@@ -106,5 +123,6 @@ WORDINGS: dict[str, Wording] = {
     "deep_research_json": Wording(
         "json", _RESEARCH_PROMPT_JSON, _TOOL_RESPONSE, _TRY_JSON, _NOTHING_TO_READ
     ),
+    "table_query": Wording("tags", _TABLE_PROMPT, _INFORMATION, _TRY_TABLE),
 }
 """Ready wordings by name; "tiny" is the one for word-level vocabularies."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from turncredit.answers import words
 from turncredit.environments.actions import parse_action
-from turncredit.environments.oracle import note_action
+from turncredit.environments.oracle import forget_action, note_action
 from turncredit.environments.protocol import Environment, Episode, Step
 from turncredit.environments.snapshots import Snapshot, put_back, saved, twin_stream
 from turncredit.params import require_shares
@@ -151,6 +151,7 @@ class _FailingEpisode(_WrappedEpisode):
         self._grounded: bool | None = None
         self._over = False
         self._missed = False
+        self._injected = False
 
     @property
     def grounded(self) -> bool | None:
@@ -172,6 +173,7 @@ class _FailingEpisode(_WrappedEpisode):
         wrapper, settings = self._wrapper, self._wrapper.settings
         self._turns += 1
         fails = self._stream.random() < wrapper.rate  # one draw a turn, whatever it is used for
+        self._injected = False
         if self._turns >= settings.max_turns:
             return self._last(message)
         protocol = wrapper.wording.protocol
@@ -180,7 +182,17 @@ class _FailingEpisode(_WrappedEpisode):
             return self.episode.step(message)
         wrapper.counts[action] += 1
         self._missed |= not note_action(self.episode, action, argument)
-        return Step(action, wrapper.wording.observation.replace("{text}", wrapper.error))
+        self._injected = True
+        observation = wrapper.wording.observation.replace("{text}", wrapper.error)
+        return Step(action, observation, error="injected")
+
+    def take_back(self) -> None:
+        """Undo the last step, whose tool failed by itself or was made to; draws stay used up."""
+        self._turns -= 1
+        if self._injected:
+            forget_action(self.episode)
+        else:
+            self.episode.take_back()
 
     def _last(self, message: str) -> Step:
         """The wrapped episode has seen fewer turns and may want to go on."""

@@ -76,6 +76,8 @@ ARM_LOOKS = {
     "mt_grpo": ("#734CE6", "P"),
     "turn_returns": ("#994C73", "P"),
     "adrs": ("#99004C", "p"),
+    "adrs_turns": ("#008866", "d"),
+    "adrs_repaired": ("#880066", "d"),
     "arpo": ("#E64C73", "p"),
     "aepo": ("#BF4C99", "p"),
     "cleaner": ("#262699", "p"),

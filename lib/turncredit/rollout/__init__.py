@@ -6,7 +6,7 @@ from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
 from turncredit.rollout import asynchronous, lockstep
-from turncredit.rollout.rows import without_lost
+from turncredit.rollout.rows import Close, close_turn, without_lost
 from turncredit.worlds.base import Question
 
 __all__ = ["roll_out", "without_lost"]
@@ -22,6 +22,7 @@ def roll_out(
     step: int,
     max_turn_tokens: int,
     temperature: float = 1.0,
+    close: Close = close_turn,
 ) -> list[Trajectory]:
     """One trajectory per entry of `questions` (repeat a question to form a group).
 
@@ -29,7 +30,7 @@ def roll_out(
     engine; see `lockstep.roll_out` and `asynchronous.roll_out`, whose rules are the same.
     """
     asked = {"seed": seed, "step": step, "max_turn_tokens": max_turn_tokens}
-    asked["temperature"] = temperature
+    asked |= {"temperature": temperature, "close": close}
     if not hasattr(policy, "engine"):
         return lockstep.roll_out(policy, vocabulary, environment, questions, **asked)
     limit = policy.settings.max_tokens

@@ -18,7 +18,15 @@ from turncredit.environments.actions import closing_tags
 from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Engine, Message, MessageEnd, Tokens
 from turncredit.records import Trajectory
-from turncredit.rollout.rows import Row, begin, close_turn, lost_trajectory, trajectory_of
+from turncredit.rollout.rows import (
+    REWOUND,
+    Close,
+    Row,
+    begin,
+    close_turn,
+    lost_trajectory,
+    trajectory_of,
+)
 from turncredit.seeding import derive
 from turncredit.worlds.base import Question
 
@@ -61,13 +69,15 @@ def roll_out(
     max_turn_tokens: int,
     max_tokens: int,
     temperature: float = 1.0,
+    close: Close = close_turn,
 ) -> list[Trajectory]:
     """One trajectory per entry of `questions`, by the rules of `lockstep.roll_out`.
 
     A trajectory whose engine or environment raises ends there with stop reason `error` and without
     a reward, which `missing_rewards` and `lost` count; the others go on.  So it does if the engine
     returns less or more than a message.  The first error is logged, and raised if it met all
-    trajectories.  The seed of a message is a function of (seed, step, row, turn).
+    trajectories.  The seed of a message is a function of (seed, step, row, turn), and of how often
+    `close` has taken the row back.
     """
     if not temperature > 0:
         raise ValueError(f"temperature = {temperature} must be above 0")
@@ -77,13 +87,14 @@ def roll_out(
     async def say(player: _Player) -> bool:
         """Get the message of the present turn; whether it is over, not cut by the row's end."""
         room = min(max_turn_tokens, max_tokens - len(player.token_ids))
-        turn = len(player.row.turns) - 1
+        row = player.row
+        again = [row.rewinds] if row.rewinds else []
         message = await engine.generate(
             tuple(player.token_ids),
             ended=ended,
             max_tokens=room,
             temperature=temperature,
-            seed=derive(seed, "sampling", step, player.row.index, turn),
+            seed=derive(seed, "sampling", step, row.index, len(row.turns) - 1, *again),
         )
         over = _require_message(message, ended, room)
         player.hear(message)
@@ -94,8 +105,10 @@ def roll_out(
         while row.stop_reason is None and len(player.token_ids) < max_tokens:
             if not await say(player):
                 break
-            close_turn(row, vocabulary)
-            player.token_ids.extend(reversed(row.forced))
+            close(row, vocabulary)
+            if row.stop_reason == REWOUND:
+                row.stop_reason = None
+            player.token_ids = list(row.context_ids())
             row.forced.clear()
         return trajectory_of(row, player.logprobs, player.entropies)
 

@@ -1,12 +1,11 @@
 """A trajectory under way, doubled: the record so far is shared, what comes is its own."""
 
-import copy
+import random
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
-from turncredit.environments.protocol import Episode
+from turncredit.environments.protocol import Environment, Episode
 from turncredit.rollout.rows import OpenTurn, Row
 
 
@@ -41,7 +40,7 @@ class Fork:
     turn: int
 
 
-def fork(chain: Chain, index: int) -> Chain:
+def fork(chain: Chain, index: int, environment: Environment) -> Chain:
     """The chain's twin before its present turn, with row number `index`.
 
     Call it before the present message reaches the environment.
@@ -51,7 +50,7 @@ def fork(chain: Chain, index: int) -> Chain:
     twin = replace(
         row,
         index=index,
-        episode=fork_episode(row.episode),
+        episode=fork_episode(environment, row),
         forced=[],
         turns=[*turns, OpenTurn()],
         stop_reason=None,
@@ -59,23 +58,15 @@ def fork(chain: Chain, index: int) -> Chain:
     return replace(chain, row=twin, opening=None)
 
 
-def fork_episode(episode: Episode) -> Episode:
-    """A copy that goes on from the same state, with the same random numbers to come.
+def fork_episode(environment: Environment, row: Row) -> Episode:
+    """An episode that goes on from where the row's stands, with the same random numbers to come.
 
-    What belongs to no single episode stays shared: environments, worlds, judges and their counts,
-    and the question.
+    Raises ValueError for an environment whose episodes have no `snapshot`.
     """
-    shared: dict[int, Any] = {}
-    layer: Any = episode
-    while layer is not None:
-        for owner in map(vars(layer).get, ("environment", "_wrapper", "question")):
-            _share(owner, shared)
-        layer = vars(layer).get("episode")
-    return copy.deepcopy(episode, shared)
-
-
-def _share(owner: Any, shared: dict[int, Any]) -> None:
-    """Let a deep copy keep `owner`, and the hops that an oracle holds one by one."""
-    for part in (owner, *getattr(owner, "hops", ())):
-        if part is not None:
-            shared[id(part)] = part
+    if not hasattr(row.episode, "snapshot"):
+        raise ValueError(
+            f"episodes of {type(environment).__name__} have no snapshot(), so that none can branch"
+        )
+    twin = environment.reset(row.question, random.Random(0))
+    twin.restore(row.episode.snapshot())
+    return twin

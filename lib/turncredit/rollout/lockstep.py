@@ -13,7 +13,7 @@ from turncredit.environments.actions import closing_tags
 from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Decoder, Policy, Tokens
 from turncredit.records import Trajectory
-from turncredit.rollout.rows import Row, begin, close_turn, trajectory_of
+from turncredit.rollout.rows import REWOUND, Close, Row, begin, close_turn, trajectory_of
 from turncredit.seeding import torch_stream
 from turncredit.worlds.base import Question
 
@@ -32,6 +32,7 @@ def roll_out(
     step: int,
     max_turn_tokens: int,
     temperature: float = 1.0,
+    close: Close = close_turn,
 ) -> list[Trajectory]:
     """One trajectory per entry of `questions` (repeat a question to form a group).
 
@@ -39,14 +40,22 @@ def roll_out(
     the environment's word, or when it fills the policy's `max_tokens` (stop reason `max_tokens`).
     Sampling draws from the full vocabulary at `temperature`; log-probs and entropies, in nats, are
     those of the distribution sampled from.  All randomness is a function of (seed, step, row).
+
+    close: what is done with a message that is over.  Rows that it has `REWOUND` leave the batch and
+    are read again from their new context, all together, once the others are done.
     """
     limit = policy.settings.max_tokens
     rows = begin(vocabulary, environment, questions, seed, step, limit)
-    # One line a row: more rows at the end leave the numbers of the first ones alone.
-    stream = torch_stream(seed, "sampling", step)
-    uniforms = draw_uniforms(len(rows), limit, len(vocabulary), stream)
-    asked = {"max_turn_tokens": max_turn_tokens, "temperature": temperature}
-    logprobs, entropies = play(policy, vocabulary, environment, rows, uniforms, **asked)
+    over = _closing(vocabulary, environment, close, max_turn_tokens)
+    record: list[Tensor] = []
+    playing, rewinds = rows, 0
+    while playing:
+        # One line a row: more rows at the end leave the numbers of the first ones alone.
+        stream = torch_stream(seed, "sampling", step, *([rewinds] if rewinds else []))
+        uniforms = draw_uniforms(len(rows), limit, len(vocabulary), stream)
+        _play(policy, playing, uniforms, temperature, over, record)
+        playing, rewinds = _rewound(playing, limit), rewinds + 1
+    logprobs, entropies = _lists(record)
     return [trajectory_of(row, logprobs, entropies) for row in rows]
 
 
@@ -75,16 +84,43 @@ def play(
     and its episode waits for a message.  The token of row r at position p of its trajectory is
     drawn by `uniforms[row.index, p - 1]`.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature = {temperature} must be above 0")
+    record: list[Tensor] = []
+    over = _closing(vocabulary, environment, close_turn, max_turn_tokens)
+    _play(policy, rows, uniforms, temperature, over, record)
+    return _lists(record)
+
+
+def _closing(
+    vocabulary: Tokens, environment: Environment, close: Close, max_turn_tokens: int
+) -> Callable[[Row], None]:
+    """What closes the turn that a row is writing if it is over."""
     ended = vocabulary.message_end(closing_tags(environment.actions))
 
-    def is_over(said: Sequence[int]) -> bool:
-        return len(said) >= max_turn_tokens or ended(said)
+    def over(row: Row) -> None:
+        said = row.turns[-1].sampled_ids
+        if len(said) >= max_turn_tokens or ended(said):
+            close(row, vocabulary)
 
+    return over
+
+
+def _play(
+    policy: Policy,
+    rows: Sequence[Row],
+    uniforms: Tensor,
+    temperature: float,
+    over: Callable[[Row], None],
+    record: list[Tensor],
+) -> None:
+    """Let rows go on, each from its context, until they stop or fill the policy's `max_tokens`.
+
+    `over(row)` is called whenever a row has sampled a token, and closes its turn if that was the
+    last.  Log-probs and entropies are added to `record`, [2, n] for each position.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature = {temperature} must be above 0")
     decoder = _read_prompts(policy, rows)
-    record: list[Tensor] = []
-    recorded = 0
+    recorded = sum(part.shape[1] for part in record)
     alive = list(rows)
     for position in range(decoder.length, policy.settings.max_tokens - 1):
         token_ids = torch.tensor([row.next_id for row in alive])
@@ -96,13 +132,25 @@ def play(
             draws = uniforms[[row.index for row in speakers], position].to(logits.device)
             ids, statistics = sample(logits, draws)
             record.append(statistics)
-            _say(speakers, ids.tolist(), recorded, is_over, vocabulary)
+            _say(speakers, ids.tolist(), recorded, over)
             recorded += len(speakers)
         alive = _still_alive(alive, decoder)
         if not alive:
             break
-    logprobs, entropies = torch.cat(record, dim=1).tolist()
+
+
+def _lists(record: Sequence[Tensor]) -> tuple[list[float], list[float]]:
+    """Log-probs and entropies of a record, one after the other."""
+    logprobs, entropies = torch.cat(list(record), dim=1).tolist()
     return logprobs, entropies
+
+
+def _rewound(rows: Sequence[Row], limit: int) -> list[Row]:
+    """Those of the rows to read again; one whose context leaves no room for a token is over."""
+    again = [row for row in rows if row.stop_reason == REWOUND]
+    for row in again:
+        row.stop_reason = None
+    return [row for row in again if len(row.context_ids()) < limit]
 
 
 SMALL_VOCABULARY = 16_384
@@ -128,18 +176,19 @@ def sample(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _read_prompts(policy: Policy, rows: Sequence[Row]) -> Decoder:
-    """A decoder of all rows that has read their prompts as far as all of them go.
+    """A decoder of all rows that has read their contexts as far as all of them go.
 
     The rows of a group have one prompt, which is read once.
     """
-    prompts = {prompt: slot for slot, prompt in enumerate({row.prompt_ids: 0 for row in rows})}
+    contexts = [row.context_ids() for row in rows]
+    prompts = {prompt: slot for slot, prompt in enumerate(dict.fromkeys(contexts))}
     shared = min(map(len, prompts)) - 1  # the policy may have to speak after the last token
     decoder = policy.decoder(len(prompts))
     for token_ids in torch.tensor([prompt[:shared] for prompt in prompts]).unbind(1):
         decoder.step(token_ids, [])
-    decoder.keep(torch.tensor([prompts[row.prompt_ids] for row in rows]))
-    for row in rows:
-        row.next_id, *rest = row.prompt_ids[shared:]
+    decoder.keep(torch.tensor([prompts[context] for context in contexts]))
+    for row, context in zip(rows, contexts, strict=True):
+        row.next_id, *rest = context[shared:]
         row.forced = rest[::-1]
     return decoder
 
@@ -148,10 +197,9 @@ def _say(
     rows: Sequence[Row],
     token_ids: Sequence[int],
     mark: int,
-    is_over: Callable[[Sequence[int]], bool],
-    vocabulary: Tokens,
+    over: Callable[[Row], None],
 ) -> None:
-    """Add a sampled token to each row, and close the turns that are over.
+    """Add a sampled token to each row, and close the turns that are `over`.
 
     Their log-probs and entropies lie in the record one after the other, the first at `mark`.
     """
@@ -160,8 +208,7 @@ def _say(
         turn.sampled_ids.append(token)
         turn.marks.append(place)
         row.next_id = token
-        if is_over(turn.sampled_ids):
-            close_turn(row, vocabulary)
+        over(row)
 
 
 def _still_alive(alive: list[Row], decoder: Decoder) -> list[Row]:

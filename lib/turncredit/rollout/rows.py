@@ -1,6 +1,7 @@
 """Trajectories under way, by whatever engine: how they begin, close a turn and become records."""
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from turncredit.environments.oracle import oracle_turn, turn_labels
@@ -12,6 +13,8 @@ from turncredit.worlds.base import Question
 
 LOST = "error"
 """Stop reason of a trajectory that an error of the engine or environment ended."""
+REWOUND = "rewound"
+"""Stop reason, for the moment, of a row whose context is no longer what the engine has read."""
 
 
 def without_lost(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
@@ -29,6 +32,10 @@ class OpenTurn:
     observation_ids: tuple[int, ...] = ()
     action: str = "unfinished"
     correct: bool | None = None
+    error: str | None = None
+    """What kept its tool from working, as the environment says."""
+    grafted_from: int | None = None
+    """As in `Turn`."""
 
 
 @dataclass
@@ -48,6 +55,8 @@ class Row:
     stop_reason: str | None = None
     grounded: bool | None = None
     """Before the latest observation, which may not fit any more."""
+    rewinds: int = 0
+    """How often its context was changed; what is sampled then has random numbers of its own."""
 
     def speaks(self) -> bool:
         """Whether the policy has to give the token after the next; if not, that one is queued."""
@@ -55,6 +64,11 @@ class Row:
             self.next_id = self.forced.pop()
             return False
         return self.stop_reason is None
+
+    def context_ids(self) -> tuple[int, ...]:
+        """All ids so far: what the policy reads before it goes on."""
+        parts = (ids for turn in self.turns for ids in (turn.sampled_ids, turn.observation_ids))
+        return (*self.prompt_ids, *itertools.chain.from_iterable(parts))
 
 
 def begin(
@@ -82,6 +96,10 @@ def begin(
     return rows
 
 
+Close = Callable[[Row, Tokens], None]
+"""What an engine calls for a row whose message is over; `close_turn`, or more than that."""
+
+
 def close_turn(row: Row, vocabulary: Tokens) -> None:
     """Hand the finished message to the environment and queue what it returns."""
     row.grounded = row.episode.grounded
@@ -92,6 +110,7 @@ def settle_turn(row: Row, vocabulary: Tokens, result: Step) -> None:
     """Note what the finished message came to and queue its observation."""
     turn = row.turns[-1]
     turn.action, turn.correct, row.stop_reason = result.action, result.correct, result.stop_reason
+    turn.error = result.error
     if result.stop_reason is None:
         turn.observation_ids = vocabulary.encode(result.observation)
         row.forced = list(reversed(turn.observation_ids))
@@ -144,4 +163,5 @@ def turn_of(turn: OpenTurn, logprobs: list[float], entropies: list[float]) -> Tu
         observation_ids=turn.observation_ids,
         action=turn.action,
         correct=turn.correct,
+        grafted_from=turn.grafted_from,
     )

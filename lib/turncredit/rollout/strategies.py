@@ -1,4 +1,4 @@
-"""Rollout strategies by name: which trajectories of a question begin at its prompt or branch.
+"""Rollout strategies by name: how the trajectories of a question come about.
 
 `STRATEGIES[name](**options)` checks the options and returns a strategy, whose `draw` plays one
 group for each question.  A strategy of one's own enters with `@STRATEGIES.add`.  Every random
@@ -6,37 +6,21 @@ choice is a function of (seed, step) and of the place in the step, so a resumed 
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import torch
 
+from turncredit.expert_actions import SCRIPTED, read_log
 from turncredit.methods import Methods
 from turncredit.option_ranges import check_choice, check_range
-from turncredit.records import Trajectory
 from turncredit.rollout import roll_out
+from turncredit.rollout.actguide import ActGuide
 from turncredit.rollout.branching import ROUNDINGS, BranchRule, global_samples
+from turncredit.rollout.cleaner import Cleaner
 from turncredit.rollout.forks import Fork
-from turncredit.rollout.waves import Asked, Play
+from turncredit.rollout.protocol import Asked, Drawn, Strategy
+from turncredit.rollout.waves import Play
 
 STRATEGIES = Methods("rollout strategy")
-
-
-class Drawn(NamedTuple):
-    """The groups of a step and what they cost."""
-
-    groups: list[list[Trajectory]]
-    """`group_size` trajectories for each question."""
-    counts: dict[str, float]
-    """Sums over the step, for metrics.csv; {} where rollouts share nothing."""
-    forks: list[Fork]
-    """Every branch, in the order in which they were made."""
-
-
-class Strategy(Protocol):
-    """How the trajectories of groups come about."""
-
-    def draw(self, asked: Asked) -> Drawn:
-        """Play `asked.group_size` trajectories of each question."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +29,7 @@ class Independent:
 
     def draw(self, asked: Asked) -> Drawn:
         """See `Strategy`; trajectories and random numbers are those of `roll_out`."""
-        policy, vocabulary, environment, questions, size, *_ = asked
-        trajectories = roll_out(
-            policy,
-            vocabulary,
-            environment,
-            [question for question in questions for _ in range(size)],
-            seed=asked.seed,
-            step=asked.step,
-            max_turn_tokens=asked.max_turn_tokens,
-            temperature=asked.temperature,
-        )
-        cut = range(0, len(trajectories), size)
-        return Drawn([trajectories[start : start + size] for start in cut], {}, [])
+        return Drawn(asked.groups(roll_out(*asked[:3], asked.rows, **asked.setting)), {}, [])
 
 
 @dataclass(frozen=True)
@@ -204,3 +176,40 @@ def aepo(
         beta,
         rounding,
     )
+
+
+@STRATEGIES.add
+def cleaner(
+    *,
+    similarity: float = 0.5,
+    max_retries: int = 3,
+    probability: float = 1.0,
+    max_calls: int = 30,
+    hint: str = "",
+) -> Strategy:
+    """CLEANER (arXiv 2601.15141): failed tool calls are tried again and replaced; see `Cleaner`.
+
+    The defaults are the public code's, which gives no text for its hint.
+    """
+    return Cleaner(similarity, max_retries, probability, max_calls, hint)
+
+
+@STRATEGIES.add
+def actguide(
+    *,
+    log: str = SCRIPTED,
+    threshold: float = 0.0,
+    max_probe_steps: int = 5,
+    probe_rollouts: int = 2,
+    adaptive: bool = True,
+    frame: str = "{actions}",
+) -> Strategy:
+    """ActGuide-RL (arXiv 2605.12004): a failed group again, with the start of an expert's plan.
+
+    `log`: the name of an action log, whose questions alone are guided, or "scripted": an expert
+    that plays each question when it is asked for.  `frame`: what stands around {actions} in the
+    prompt; a tiny policy knows the words of its environment alone.  The rest: see `ActGuide`, with
+    the defaults of the public code.
+    """
+    logs = None if log == SCRIPTED else read_log(log)
+    return ActGuide(logs, threshold, max_probe_steps, probe_rollouts, adaptive, frame)

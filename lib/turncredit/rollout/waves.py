@@ -12,34 +12,19 @@ import torch
 from torch import Tensor
 
 from turncredit.environments.actions import closing_tags
-from turncredit.environments.protocol import Environment
 from turncredit.policies.decoder_forks import forked, joined
-from turncredit.policies.protocol import Decoder, Policy, Tokens
+from turncredit.policies.protocol import Decoder
 from turncredit.records import Trajectory
 from turncredit.rollout.branching import BranchRule, opening_entropy
 from turncredit.rollout.forks import Chain, Fork, fork
 from turncredit.rollout.lockstep import SMALL_VOCABULARY, sample
+from turncredit.rollout.protocol import Asked
 from turncredit.rollout.rows import Row, begin, close_turn, trajectory_of
 from turncredit.seeding import python_stream, torch_stream
-from turncredit.worlds.base import Question
 
 _COMPACT_BELOW = 0.97
 """Rows that are over leave the batch once fewer than this share is alive: at most so much is read
 for nothing, and a large batch is not copied for every single one."""
-
-
-class Asked(NamedTuple):
-    """What a group rollout is asked for; `group_size` trajectories of each question."""
-
-    policy: Policy
-    vocabulary: Tokens
-    environment: Environment
-    questions: Sequence[Question]
-    group_size: int
-    seed: int
-    step: int
-    max_turn_tokens: int
-    temperature: float = 1.0
 
 
 class _Opening(NamedTuple):
@@ -60,8 +45,7 @@ class Play:
     def __init__(self, asked: Asked, rule: BranchRule) -> None:
         self.asked, self.rule = asked, rule
         self.limit = asked.policy.settings.max_tokens
-        everyone = [question for question in asked.questions for _ in range(asked.group_size)]
-        setting = (asked.vocabulary, asked.environment, everyone, asked.seed, asked.step)
+        setting = (asked.vocabulary, asked.environment, asked.rows, asked.seed, asked.step)
         rows = begin(*setting, self.limit)
         cut = range(0, len(rows), asked.group_size)
         self.unused = [rows[start : start + asked.group_size] for start in cut]
@@ -157,7 +141,8 @@ class Play:
 
     def _branch(self, chain: Chain, turn: int) -> Chain:
         question = chain.question
-        twin = self._begin(fork(chain, self.unused[question].pop(0).index))
+        index = self.unused[question].pop(0).index
+        twin = self._begin(fork(chain, index, self.asked.environment))
         self.budget[question] -= 1
         self.branched[question] += 1
         numbers = [member.row.index % self.asked.group_size for member in (chain, twin)]

@@ -8,8 +8,8 @@ from turncredit.dynamic_sampling import NoUsableGroups, resample_groups
 from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.records import Trajectory
-from turncredit.rollout.strategies import STRATEGIES, Drawn, Strategy
-from turncredit.rollout.waves import Asked
+from turncredit.rollout.protocol import Asked, Drawn, Strategy
+from turncredit.rollout.strategies import STRATEGIES
 from turncredit.seeding import derive, python_stream
 from turncredit.training.settings import TrainingSettings
 from turncredit.worlds.base import Question, World
@@ -24,6 +24,8 @@ class Collected(NamedTuple):
     """Those of `resample_groups` and of the strategy, over all rounds; {} if neither counts."""
     questions: dict[str, Question]
     """All that were asked, by id."""
+    actions: tuple[str, ...] = ()
+    """Those of the environment."""
 
 
 def collect(
@@ -46,6 +48,7 @@ def collect(
     rounds: list[list[list[Trajectory]]] = []
     spent: Counter[str] = Counter()
     asked: dict[str, Question] = {}
+    actions = tuple(environment.actions)
 
     def draw(number: int) -> list[list[Trajectory]]:
         stream = seed if number == 0 else derive(seed, "resampling", number)
@@ -59,7 +62,7 @@ def collect(
         return drawn.groups
 
     if settings.resampling is None:
-        return _together(draw(0), spent, asked)
+        return _together(draw(0), spent, asked, actions)
     wanted = settings.questions_per_step
     try:
         groups, counts = resample_groups(
@@ -67,7 +70,7 @@ def collect(
         )
     except NoUsableGroups as error:
         groups, counts = rounds[0], error.counts
-    return _together(groups, {**counts, **spent}, asked)
+    return _together(groups, {**counts, **spent}, asked, actions)
 
 
 def _draw(
@@ -91,8 +94,11 @@ def _teaches(group: list[Trajectory]) -> bool:
 
 
 def _together(
-    groups: list[list[Trajectory]], counts: Mapping[str, float], asked: dict[str, Question]
+    groups: list[list[Trajectory]],
+    counts: Mapping[str, float],
+    asked: dict[str, Question],
+    actions: tuple[str, ...],
 ) -> Collected:
     trajectories = [trajectory for group in groups for trajectory in group]
     group_ids = [number for number, group in enumerate(groups) for _ in group]
-    return Collected(trajectories, group_ids, dict(counts), asked)
+    return Collected(trajectories, group_ids, dict(counts), asked, actions)

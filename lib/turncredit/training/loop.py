@@ -14,6 +14,7 @@ from turncredit.reward_shaping import soft_overlong_penalty
 from turncredit.seeding import torch_stream
 from turncredit.signals import clip_fractions_by_sign, ratio_columns
 from turncredit.training.collect import collect
+from turncredit.training.contexts import as_sampled
 from turncredit.training.log import StepLog, Stopwatch, step_metrics, turn_rows
 from turncredit.training.method import Method
 from turncredit.training.settings import TrainingSettings
@@ -58,6 +59,7 @@ def train(
         parts = split_updates(batch, settings.updates_per_batch, shuffle)
         first = parts[0] if settings.micro_batch is None else None
         batch, live = rescore(policy, batch, reference, first=first)
+        batch = as_sampled(policy, batch, [t.behaviour_prompt_ids for t in drawn.trajectories])
         clock.lap("logprobs")
         shaped = shape_rewards(batch, settings)
         draws = torch_stream(seed, "credit", step)

@@ -13,13 +13,16 @@ from turncredit.batch_contract import LAYOUT, TYPES
 from turncredit.batching import TurnBatch, two_turns_and_one
 from turncredit.credit import BASES, TURN_WEIGHTS, Credit, assign_credit, weigh
 from turncredit.credit.gates import update_reference
+from turncredit.expert_actions import SCRIPTED, log_path
 from turncredit.methods import option_names
 from turncredit.objectives import OBJECTIVES, batch_totals
 from turncredit.objectives.tokens import segment_means
 from turncredit.option_ranges import check_choice
 from turncredit.params import OPTIONAL
 from turncredit.policies.protocol import Policy, Tokens
-from turncredit.rollout.strategies import STRATEGIES, Strategy
+from turncredit.rollout.protocol import Strategy
+from turncredit.rollout.strategies import STRATEGIES
+from turncredit.storage import content_sha256
 from turncredit.training.collect import Collected
 from turncredit.training.turn_inputs import TURN_INPUTS, TurnInput
 
@@ -33,6 +36,13 @@ RATIO_LEVELS = {"gspo": "sequence", "gspo_token": "sequence", "turn_gspo": "turn
 
 ONE_ADVANTAGE = ("gspo",)
 """Objectives that give a trajectory the mean advantage of its tokens before they clip."""
+
+TABLES = {
+    "base": BASES,
+    "weight": TURN_WEIGHTS,
+    "objective": OBJECTIVES,
+    "rollout": STRATEGIES,
+}
 
 NOTHING_SEEN = torch.empty(0, dtype=torch.float64)
 """The running mean of turn entropies before the first step."""
@@ -53,12 +63,10 @@ class Method:
     rollout_options: dict[str, Any] = field(default_factory=dict, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
-        tables = (BASES, TURN_WEIGHTS, OBJECTIVES, STRATEGIES)
-        kinds = ("base", "weight", "objective", "rollout")
-        for kind, table in zip(kinds, tables, strict=True):
+        for kind, table in TABLES.items():
             known = set(option_names(table[getattr(self, kind)])) - SET_BY_THE_LOOP
-            if kind == "base" and self.turn_input is not None:
-                known |= set(self.turn_input.options)
+            if kind == "base":
+                known |= set(self.input_options)
             unknown = sorted(set(getattr(self, f"{kind}_options")) - known)
             if unknown:
                 raise ValueError(
@@ -79,6 +87,12 @@ class Method:
             del fields["rollout"], fields["rollout_options"]
         return fields
 
+    @property
+    def contents(self) -> dict[str, str]:
+        """Hashes of the files that its options name, by key: an action log."""
+        log = self.rollout_options.get("log", SCRIPTED)
+        return {} if log == SCRIPTED else {"rollout.log": content_sha256(log_path(log))}
+
     def credit(self, batch: TurnBatch, **given: Any) -> Credit:
         """The credit of a batch; of `given`, its functions get the options that they know."""
         base, weight = BASES[self.base], TURN_WEIGHTS[self.weight]
@@ -96,26 +110,48 @@ class Method:
         return weigh(batch, base, self.weight, self.weight_options | {"logprobs": logprobs})
 
     @property
-    def turn_input(self) -> TurnInput | None:
-        """What its base, or the base that this one is put on, wants the loop to fill in."""
-        return TURN_INPUTS.get(self.base) or TURN_INPUTS.get(self.base_options.get("base"))
+    def turn_inputs(self) -> tuple[TurnInput, ...]:
+        """What its base, and the base that this one is put on, want the loop to fill in."""
+        own, inner = (TURN_INPUTS.get(base, ()) for base in (self.base, self._inner_base))
+        found = {wanted.field: wanted for wanted in own}
+        for wanted in inner:
+            if found.setdefault(wanted.field, wanted) is not wanted:
+                raise ValueError(
+                    f"base_options: {self.base!r} cannot be put on {self._inner_base!r}: both "
+                    f"read {wanted.field}, and not the same"
+                )
+        return tuple(found.values())
+
+    @property
+    def _inner_base(self) -> str | None:
+        """The base that this one is put on."""
+        return self.base_options.get("base")
+
+    @property
+    def input_options(self) -> dict[str, tuple[str, ...]]:
+        """The options of its `turn_inputs`, to what they may be."""
+        return {
+            name: known for wanted in self.turn_inputs for name, known in wanted.options.items()
+        }
 
     def fill(
         self, batch: TurnBatch, policy: Policy, tokens: Tokens, drawn: Collected
     ) -> tuple[TurnBatch, dict[str, float]]:
-        """The batch with its `turn_input`, before any update, and counts for metrics.csv.
+        """The batch with its `turn_inputs`, before any update, and counts for metrics.csv.
 
         The same batch, and nothing to count, for a method that has none.
         """
-        if self.turn_input is None:
-            return batch, {}
-        options = self._options(filling=True)
-        values, counts = self.turn_input.fill(policy, tokens, drawn, batch, **options)
-        return batch.replace(**{self.turn_input.field: values}), counts
+        found: dict[str, float] = {}
+        given = self._options(filling=True)
+        for wanted in self.turn_inputs:
+            options = {name: given[name] for name in wanted.options if name in given}
+            values, counts = wanted.fill(policy, tokens, drawn, batch, **options)
+            batch, found = batch.replace(**{wanted.field: values}), found | counts
+        return batch, found
 
     def _options(self, *, filling: bool) -> dict[str, Any]:
-        """Of the base's options, those of its turn input, or all the others."""
-        names = self.turn_input.options if self.turn_input else {}
+        """Of the base's options, those of its turn inputs, or all the others."""
+        names = self.input_options
         return {k: value for k, value in self.base_options.items() if (k in names) == filling}
 
     @property
@@ -131,12 +167,15 @@ class Method:
         """
         self.strategy  # noqa: B018 (it refuses options)
         known = {"grounded": torch.tensor([True, False]), "oracle_turn": torch.tensor([1, -1])}
-        batch = two_turns_and_one().replace(**known, **fields)
-        if self.turn_input is not None:
-            for name, value in self._options(filling=True).items():
-                check_choice(self.base, name, value, self.turn_input.options[name])
-            kind = TYPES[LAYOUT[self.turn_input.field][1]][0]
-            batch = batch.replace(**{self.turn_input.field: torch.zeros(2, 2, dtype=kind)})
+        batch = two_turns_and_one()
+        batch = batch.replace(**{"ref_logprobs": batch.old_logprobs} | known | fields)
+        for name, value in self._options(filling=True).items():
+            check_choice(self.base, name, value, self.input_options[name])
+        for wanted in self.turn_inputs:
+            axes, kind = LAYOUT[wanted.field]
+            shape = (2, 2) if axes == "BT" else batch.token_ids.shape
+            invented = torch.zeros(shape, dtype=TYPES[kind][0])
+            batch = batch.replace(**{wanted.field: invented})
         given = {"generator": torch.Generator(), "logprobs": batch.old_logprobs}
         advantages = self.credit(batch, **given).advantages
         objective = OBJECTIVES[self.objective]

@@ -1,4 +1,4 @@
-"""Which fields of a batch the loop makes for a base, turn by turn, and how."""
+"""Which fields of a batch the loop makes for a base, and how."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -11,10 +11,11 @@ from turncredit.credit.steps import GAINS
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.training.collect import Collected
 from turncredit.training.information import measured_gains
+from turncredit.training.teacher import SKILLS, privileged_logprobs
 
 
 class TurnInput(NamedTuple):
-    """A [B, T] field of `TurnBatch` that a base reads and no rollout brings along."""
+    """A field of `TurnBatch` that a base reads and no rollout brings along."""
 
     field: str
     fill: Callable[..., tuple[Tensor, dict[str, float]]]
@@ -59,9 +60,15 @@ def shared_turns(
     return ids, {"shared_turns": again.double().mean().item()}
 
 
+STATE_INPUT = TurnInput("anchor_ids", visited_states, {"state": STATES})
+
 TURN_INPUTS = {
-    "arpo": TurnInput("anchor_ids", shared_turns, {}),
-    "gigpo": TurnInput("anchor_ids", visited_states, {"state": STATES}),
-    "igpo": TurnInput("turn_rewards", measured_gains, {"gain": GAINS}),
+    "adrs": (
+        TurnInput("teacher_logprobs", privileged_logprobs, {"skill": SKILLS}),
+        STATE_INPUT,
+    ),
+    "arpo": (TurnInput("anchor_ids", shared_turns, {}),),
+    "gigpo": (STATE_INPUT,),
+    "igpo": (TurnInput("turn_rewards", measured_gains, {"gain": GAINS}),),
 }
 """By base; all others do with what a rollout brings."""

@@ -40,7 +40,8 @@ SAID_ELSEWHERE = frozenset({"aggregation", "max_length", "total_tokens", "total_
 
 CLIP_DEFAULTS = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2}
 UNREAD_BASES = {
-    "igpo": "its information gains need passes of the policy that verl's trainer does not make"
+    "adrs": "its teacher needs passes of the policy that verl's trainer does not make",
+    "igpo": "its information gains need passes of the policy that verl's trainer does not make",
 }
 
 
@@ -97,9 +98,9 @@ def read_method(config: Mapping[str, Any]) -> tuple[Method, CreditSettings]:
     credit = params.build(CreditSettings, _given(config["algorithm"], "turncredit", node), node)
     loss = config["actor_rollout_ref"]["actor"]["policy_loss"]
     options = dict(loss.get("objective_options") or {})
-    if credit.base in UNREAD_BASES or credit.base_options.get("base") in UNREAD_BASES:
-        reason = "; ".join(UNREAD_BASES.values())
-        raise ValueError(f"{node}: base {credit.base!r} cannot run inside verl: {reason}")
+    for base in (credit.base, credit.base_options.get("base")):
+        if base in UNREAD_BASES:
+            raise ValueError(f"{node}: base {base!r} cannot run inside verl: {UNREAD_BASES[base]}")
     critic = _has_critic(config)
     try:
         method = Method(
