@@ -11,7 +11,8 @@ from turncredit.tasks import task_values
 
 FOLDER = paths.repository() / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-TIERS = sorted(path.name for path in (paths.repository() / "params").iterdir() if path.is_dir())
+TIERS = sorted({path.parent.name for path in (paths.repository() / "params").glob("*/*.yaml")})
+"""As in the Makefile; the cluster's files are parts of verl's configuration, not notebooks'."""
 MAX_CELL_LINES = 15
 MAX_FUNCTION_LINES = 5
 

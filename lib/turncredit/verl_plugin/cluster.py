@@ -1,0 +1,131 @@
+"""A cluster run as the sum of five small files: engine, model, agent, machine, method.
+
+Each may hold `verl`, overrides of verl's configuration; a later one wins.  The model's file has its
+`shape`, the machine's its `machine`, by which memory is sized.
+"""
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from turncredit import params, paths
+from turncredit.verl_plugin.sizing import Machine, Shape
+
+KINDS = ("models", "agents", "machines", "methods")
+"""Folders below params/cluster of which a run takes one file each."""
+
+EXTENSIONS = (
+    "algorithm.turncredit",
+    "actor_rollout_ref.rollout.custom",
+    "actor_rollout_ref.model.override_config",
+    "actor_rollout_ref.actor.policy_loss.objective_options",
+    "actor_rollout_ref.actor.policy_loss.weight",
+    "actor_rollout_ref.actor.policy_loss.weight_options",
+)
+"""Nodes that verl's configuration does not have or leaves free; set whole."""
+
+
+@dataclass(frozen=True)
+class ClusterRun:
+    """One file of each kind, read and added up."""
+
+    names: tuple[str, ...]
+    """In the order of `KINDS`."""
+    shape: Shape
+    machine: Machine
+    verl: dict[str, Any]
+    """Overrides of verl's configuration."""
+
+    @property
+    def name(self) -> str:
+        """The run's parts, as `check` prints them."""
+        return " ".join(self.names)
+
+
+def folder() -> Path:
+    """params/cluster."""
+    return paths.params("cluster")
+
+
+def choices() -> dict[str, list[str]]:
+    """The names of the files of each kind."""
+    return {kind: sorted(p.stem for p in (folder() / kind).glob("*.yaml")) for kind in KINDS}
+
+
+def all_runs() -> Iterator[ClusterRun]:
+    """Every combination of a model, an agent, a machine and a method."""
+    for names in product(*choices().values()):
+        yield read_run(*names)
+
+
+def read_run(*names: str) -> ClusterRun:
+    """The run of the files with these names, in the order of `KINDS`.
+
+    Raises ValueError naming the file or what there is instead of it.
+    """
+    parts: dict[str, Any] = {}
+    there = choices()
+    files = [folder() / "engine" / "verl.yaml"]
+    for kind, name in zip(KINDS, names, strict=True):
+        if name not in there[kind]:
+            raise ValueError(f"{kind}: {name!r} is not one of {', '.join(there[kind])}")
+        files.append(folder() / kind / f"{name}.yaml")
+    for file in files:
+        values = params.read_yaml(file)
+        unknown = sorted(set(values) - {"shape", "machine", "verl"})
+        if unknown:
+            raise ValueError(f"{file}: unknown key {unknown[0]!r}; known: shape, machine, verl")
+        parts = params.changed(parts, values)
+    shape = params.build(Shape, parts["shape"], str(folder() / "models" / f"{names[0]}.yaml"))
+    machine = params.build(
+        Machine, parts["machine"], str(folder() / "machines" / f"{names[2]}.yaml")
+    )
+    return ClusterRun(names, shape, machine, parts["verl"])
+
+
+def compose(run: ClusterRun) -> Any:
+    """verl's configuration `ppo_trainer` with the run's overrides, as a DictConfig.
+
+    Raises ValueError naming the key that verl does not have, and ImportError with the remedy
+    without verl, of which nothing is imported here.
+    """
+    from turncredit.verl_plugin.versions import require_verl
+
+    require_verl()
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from omegaconf import OmegaConf
+
+    home = Path(importlib.util.find_spec("verl").submodule_search_locations[0])
+    with initialize_config_dir(str(home / "trainer" / "config"), version_base=None):
+        config = hydra_compose("ppo_trainer")
+    for key, value in leaves(run.verl):
+        try:
+            OmegaConf.update(config, key, value, merge=False, force_add=key in EXTENSIONS)
+        except Exception as error:  # omegaconf has no common class for a key that is not there
+            raise ValueError(f"{run.name}: verl has no key {key!r} ({error})") from error
+    return config
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """A composed configuration as Python's own mappings, references in it resolved."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(config, resolve=True)
+
+
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of everything that is no mapping; the `EXTENSIONS` stay whole.
+
+    >>> list(leaves({"trainer": {"nnodes": 2}, "algorithm": {"turncredit": {"base": "grpo"}}}))
+    [('trainer.nnodes', 2), ('algorithm.turncredit', {'base': 'grpo'})]
+    """
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and path not in EXTENSIONS:
+            yield from leaves(value, f"{path}.")
+        else:
+            yield path, value

@@ -1,0 +1,90 @@
+"""Start a cluster run: `python -m turncredit.verl_plugin.train MODEL AGENT MACHINE METHOD`.
+
+Everything that can be refused is refused first: versions, names, memory, question files, a
+retrieval server that does not answer.  On several nodes Ray has to run already (docs/scaling.md).
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from turncredit.verl_plugin.check import check_run, verls_own
+from turncredit.verl_plugin.cluster import KINDS, compose, plain, read_run
+from turncredit.verl_plugin.settings import AgentSettings, read_agent
+from turncredit.worlds.question_files import describe, validate
+
+PLUGIN = "turncredit.verl_plugin.plugin"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check and run; 1 if something was refused."""
+    parser = argparse.ArgumentParser(
+        prog="python -m turncredit.verl_plugin.train", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    for kind in KINDS:
+        parser.add_argument(kind, metavar=kind.upper().removesuffix("S"))
+    options = parser.parse_args(arguments)
+    try:
+        run = read_run(*(getattr(options, kind) for kind in KINDS))
+        print(f"{run.name}: {check_run(run, verls_own()).sentence()}")
+        config = compose(run)
+        values = plain(config)
+        require_questions(values["data"])
+        require_retrieval(read_agent(values))
+    except (ValueError, ImportError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    _start(config)
+    return 0
+
+
+def require_questions(data: dict[str, Any]) -> None:
+    """ValueError naming a question file that is not there or holds rows that cannot be used."""
+    for key in ("train_files", "val_files"):
+        named = data[key] if isinstance(data[key], list) else [data[key]]
+        for path in map(Path, named):
+            if not path.is_file():
+                raise ValueError(
+                    f"data.{key}: {path} is no file; `python -m turncredit.worlds.question_files "
+                    "convert` writes one with the columns that verl and the agent loop read"
+                )
+            report = validate(path)
+            if not report.writable:
+                raise ValueError(f"data.{key}: {describe(report)}")
+
+
+def require_retrieval(settings: AgentSettings) -> None:
+    """ValueError naming a retrieval server that does not answer one search."""
+    if settings.retriever.KIND != "server":
+        return
+    from dataclasses import replace
+
+    client = replace(settings.retriever, strict=False, retries=0).open()
+    answer = client.ask(["capital of Chad"], 1)
+    if not answer.results or not answer.results[0]:
+        raise ValueError(
+            f"{client.url}: {answer.outcome} {answer.detail}; start the server first: "
+            "python -m turncredit.retrieval serve INDEX --encoder e5:MODEL --faiss-gpu"
+        )
+
+
+def _start(config: Any) -> None:
+    """Run verl's own entry, whose processes load the plugin by name even if it is not installed.
+
+    What is wrong with a module named this way is raised there, not only logged.
+    """
+    from omegaconf import OmegaConf
+    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+    from verl.utils.device import auto_set_device
+
+    auto_set_device(config)
+    loaded = {"VERL_USE_EXTERNAL_MODULES": PLUGIN}
+    OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", loaded, force_add=True)
+    run_ppo(config, task_runner_class=TaskRunnerV1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

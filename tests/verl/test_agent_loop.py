@@ -1,0 +1,127 @@
+"""Our agent loop in verl's own worker, with a scripted server and a tokenizer of bytes.
+
+Runs only where verl is installed: `make test-verl`.
+"""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+from play import ListWorld, document
+
+pytest.importorskip(
+    "verl.trainer.ppo.core_algos", reason="verl is not installed here; `make test-verl` has it"
+)
+from omegaconf import OmegaConf
+from verl.experimental.agent_loop import AgentLoopWorker
+from verl.protocol import DataProto
+from verl.workers.rollout.replica import TokenOutput
+
+from turncredit.environments import SearchR1
+from turncredit.verl_plugin import agent_loop, cluster, plugin  # noqa: F401 (it registers)
+from turncredit.verl_plugin.outputs import NOTE, spans_of
+
+TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}{% endfor %}<|im_start|>"
+ROW = {
+    "data_source": "nq", "id": "train_0", "question": "seat of the court?",
+    "golden_answers": ["The Hague"], "extra_info": {"split": "train", "index": 0},
+    "reward_model": {"style": "rule", "ground_truth": {"target": ["The Hague"]}},
+    "raw_prompt": [{"role": "user", "content": "not read"}], "index": 0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A folder with a tokenizer of 256 bytes and the configuration of a tiny Qwen3."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config
+
+    folder = tmp_path_factory.mktemp("model")
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    specials = ["<|im_start|>", "<|im_end|>"]
+    words = {word: index for index, word in enumerate([*letters, *specials])}
+    tokenizer = Tokenizer(models.BPE(vocab=words, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|im_end|>",
+        additional_special_tokens=["<|im_start|>"],
+    )  # fmt: skip
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
+    config = Qwen3Config(vocab_size=len(words), **shape, **heads)
+    config.architectures = ["Qwen3ForCausalLM"]
+    (folder / "config.json").write_text(json.dumps(config.to_dict(), default=str))
+    return folder
+
+
+class Server:
+    """Says its lines one after the other, as ids, with a log-prob of -1/2 each."""
+
+    def __init__(self, tokenizer, *lines):
+        self.tokenizer, self.lines, self.asked = tokenizer, list(lines), []
+
+    async def generate(self, request_id, *, prompt_ids, sampling_params, **_):
+        self.asked.append((request_id, list(prompt_ids), sampling_params))
+        ids = self.tokenizer.encode(self.lines[len(self.asked) - 1], add_special_tokens=False)
+        known = {"min_global_steps": 3, "max_global_steps": 3}
+        return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), extra_fields=known)
+
+
+def play(model, monkeypatch, *lines, response=600):
+    """One episode through verl's worker: its output, the server, and the tokenizer."""
+    run = cluster.read_run("qwen3_8b", "search_r1", "1x8", "baseline")
+    config = cluster.compose(run)
+    for key, value in {
+        "actor_rollout_ref.model.path": str(model),
+        "data.max_prompt_length": 2000,
+        "data.max_response_length": response,
+    }.items():
+        OmegaConf.update(config, key, value)
+    world = ListWorld((document("Court", "The court sits in The Hague."),))
+    agent_loop.tokens_of.cache_clear()
+    monkeypatch.setattr(
+        agent_loop, "open_environment", lambda settings: SearchR1(world, settings.environment)
+    )
+    worker = AgentLoopWorker(config, llm_client=None)
+    worker.llm_client = Server(worker.tokenizer, *lines)
+    columns = {name: np.array([value], dtype=object) for name, value in ROW.items()}
+    columns["agent_name"] = np.array(["turncredit"], dtype=object)
+    batch = DataProto(non_tensor_batch=columns, meta_info={"global_steps": 1, "validate": False})
+    return asyncio.run(worker.generate_sequences(batch)), worker.llm_client, worker.tokenizer
+
+
+def test_an_episode_has_exact_spans_and_masks_what_tools_said(model, monkeypatch):
+    lines = ["<search> court </search>", "<answer> The Hague </answer>"]
+    found, server, tokenizer = play(model, monkeypatch, *lines)
+    mask, ids = found.batch["response_mask"][0].tolist(), found.batch["responses"][0].tolist()
+    note = found.non_tensor_batch[NOTE][0]
+    assert note["turn_spans"] == spans_of(mask)
+    assert [tokenizer.decode(ids[start:end]) for start, end in note["turn_spans"]] == lines
+    assert (note["actions"], note["stop_reason"], note["success"]) == (
+        ["search", "answer"], "answer", True,
+    )  # fmt: skip
+    assert found.batch["rm_scores"].sum() == 1
+    told = found.batch["rollout_log_probs"][0]
+    assert set(told[found.batch["response_mask"][0] == 1].tolist()) == {-0.5}
+    start, end = note["turn_spans"][0][1], note["turn_spans"][1][0]
+    assert "The court sits in The Hague." in tokenizer.decode(ids[start:end])
+    assert server.asked[1][1][-end:] == ids[:end]  # the context is what was said, id by id
+    assert server.asked[0][0] == server.asked[1][0]
+    assert "seat of the court?" in tokenizer.decode(server.asked[0][1])
+    assert server.asked[0][2]["stop"] == ["</search>", "</answer>"]
+    assert server.asked[0][2]["max_tokens"] == 500
+
+
+def test_what_does_not_fit_is_dropped_and_ends_the_episode(model, monkeypatch):
+    line = "<search> court </search>"
+    found, server, _ = play(model, monkeypatch, line, response=len(line) + 10)
+    note = found.non_tensor_batch[NOTE][0]
+    assert note["stop_reason"] == "max_tokens"
+    assert found.batch["response_mask"].sum() == len(line)
+    assert found.batch["attention_mask"][0, -10:].sum() == 0
+    assert len(server.asked) == 1
+    assert found.batch["rm_scores"].sum() == 0
