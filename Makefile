@@ -66,7 +66,7 @@ VLLM_STAMP := $(VLLM_VENV)/.complete-$(shell { cat $(VLLM_LOCK); pwd; } | sha256
 # In the order they run one by one: the experiments train warm starts on all cores, 00 finds its own.
 CORE := 10_grpo_baseline 11_suffix_masking 12_aem 13_is_clipping 15_what_is_missing \
     14_surprisal_probe 00_first_trajectory 01_credit_by_hand 02_entropy_drift
-MORE := 20_credit_audit 22_regime_map
+MORE := 20_credit_audit 22_regime_map 23_full_seeds
 FIGURES := 90_figures
 REPORT := 99_report
 
@@ -125,6 +125,7 @@ $(filter $(DONE)/1% $(DONE)/2%,$(patsubst %,$(DONE)/%.ipynb,$(CORE) $(MORE))): p
 # Who compares with the runs of another notebook comes after it.
 $(DONE)/11_suffix_masking.ipynb $(DONE)/12_aem.ipynb $(DONE)/14_surprisal_probe.ipynb: $(DONE)/10_grpo_baseline.ipynb
 $(DONE)/15_what_is_missing.ipynb: $(DONE)/12_aem.ipynb
+$(DONE)/23_full_seeds.ipynb: $(DONE)/11_suffix_masking.ipynb $(DONE)/12_aem.ipynb
 
 $(FIGURES:%=$(DONE)/%.ipynb): $(CORE:%=$(DONE)/%.ipynb) $(wildcard $(MORE:%=$(DONE)/%.ipynb))
 $(REPORT:%=$(DONE)/%.ipynb): $(FIGURES:%=$(DONE)/%.ipynb) $(wildcard lib/turncredit/claims/claims.yaml)

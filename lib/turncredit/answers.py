@@ -29,6 +29,28 @@ def _split(text: str) -> tuple[str, ...]:
     return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).lower()))
 
 
+@functools.lru_cache(maxsize=16384)
+def distinct_words(text: str) -> frozenset[str]:
+    """The set of a text's `words`."""
+    return frozenset(_split(text))
+
+
+@functools.lru_cache(maxsize=16384)
+def spoken(text: str) -> str:
+    """A text's `words` joined by blanks: what remains of it when it is read aloud."""
+    return " ".join(_split(text))
+
+
+def stands_in(phrase: str, text: str) -> bool:
+    """Whether the words of a phrase stand in a text one after the other; never for no words.
+
+    >>> stands_in("Niger", "Doc 1 (Title: Nigeria)"), stands_in("São Tomé", "<doc> são tomé")
+    (False, True)
+    """
+    wanted = spoken(phrase)
+    return bool(wanted) and f" {wanted} " in f" {spoken(text)} "
+
+
 def normalise_answer(text: str) -> str:
     """Lower case, no punctuation, no English articles, single spaces.
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from turncredit.answers import words
+from turncredit.answers import stands_in
 from turncredit.environments.oracle import oracle_turn, turn_labels
 from turncredit.environments.protocol import Environment, Step
 from turncredit.params import require_positive, require_shares
@@ -119,7 +119,7 @@ def research(
     if stream.random() < settings.guess_first:
         if verifies:
             verdict = yield f"<external_verify> {question.guess} </external_verify>"
-        if not verifies or mentions(verdict, "correct"):
+        if not verifies or stands_in("correct", verdict):
             yield f"<answer> {question.guess} </answer>"
     for number, hop in enumerate(question.hops):
         found = yield from _follow(hop, names, settings, stream, actions, first=number == 0)
@@ -152,9 +152,9 @@ def _follow(
         if stream.random() < settings.error:
             yield _slip(hop, names, stream, actions)
         seen = yield f"<search> {query} </search>"
-        if mentions(seen, hop.title) and reads:
+        if stands_in(hop.title, seen) and reads:
             seen = yield f"<read_chunk> {hop.title} {hop.relation} </read_chunk>"
-        if hop.paragraph and mentions(seen, hop.paragraph):
+        if stands_in(hop.paragraph, seen):
             return True
     return False
 
@@ -165,12 +165,3 @@ def _slip(hop: Hop, names: Sequence[str], stream: random.Random, actions: Sequen
     if "read_chunk" in actions:
         slips.append(f"<read_chunk> {name} {hop.relation} </read_chunk>")
     return stream.choice(slips)
-
-
-def mentions(text: str, phrase: str) -> bool:
-    """Whether the words of `phrase` stand in `text` one after the other.
-
-    >>> mentions("Doc 1 (Title: Nigeria)", "Niger"), mentions("<doc> são tomé", "São Tomé")
-    (False, True)
-    """
-    return f" {' '.join(words(phrase))} " in f" {' '.join(words(text))} "

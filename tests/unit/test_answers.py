@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turncredit.answers import exact_match, f1_score, normalise_answer, words
+from turncredit.answers import exact_match, f1_score, normalise_answer, stands_in, words
 
 TEXT = st.text(max_size=30)
 
@@ -96,3 +96,20 @@ def test_punctuation_is_removed_as_squad_does_and_does_not_split_words(answer, g
 def test_marks_that_are_part_of_a_letter_neither_split_words_nor_vanish():
     assert len(words("İstanbul")) == 1
     assert exact_match("कि", ["का"]) is False, "two syllables that differ in their vowel sign"
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase", "expected"),
+    [
+        ("Doc 1 (Title: Nigeria)", "Niger", False),
+        ("CORRECT", "correct", True),
+        ("incorrect", "correct", False),
+        ("a b c", "b c", True),
+        ("a b c", "a c", False),
+        ("<doc> São Tomé", "são tomé", True),
+        ("", "", False),
+        ("a b", "...", False),
+    ],
+)
+def test_a_phrase_stands_in_a_text_by_whole_words_in_order(text, phrase, expected):
+    assert stands_in(phrase, text) is expected

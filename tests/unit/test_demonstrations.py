@@ -14,7 +14,8 @@ from play import (
     vocabulary,
 )
 
-from turncredit.demonstrations import demonstrate, mentions, research
+from turncredit.answers import stands_in
+from turncredit.demonstrations import demonstrate, research
 from turncredit.environments import SearchR1, SearchR1Settings
 from turncredit.environments.wording import WORDINGS
 from turncredit.policies.vocabulary import tag_vocabulary
@@ -115,20 +116,5 @@ def test_a_demonstration_holds_to_the_cap_on_tokens_and_claims_only_what_it_hold
             assert cut.success <= answered, f"seed {seed}, cap {cap}: success without an answer"
             assert cut.reward == float(cut.success)
             evidence = asked.hops[-1].paragraph
-            read = any(mentions(WORDS.decode(t.observation_ids), evidence) for t in cut.turns)
+            read = any(stands_in(evidence, WORDS.decode(t.observation_ids)) for t in cut.turns)
             assert cut.grounded == (bool(evidence) and read), f"seed {seed}, cap {cap}"
-
-
-@pytest.mark.parametrize(
-    ("text", "phrase", "expected"),
-    [
-        ("Doc 1 (Title: Nigeria)", "Niger", False),
-        ("CORRECT", "correct", True),
-        ("incorrect", "correct", False),
-        ("a b c", "b c", True),
-        ("a b c", "a c", False),
-        ("<doc> São Tomé", "são tomé", True),
-    ],
-)
-def test_mentions_whole_words_in_order(text, phrase, expected):
-    assert mentions(text, phrase) is expected

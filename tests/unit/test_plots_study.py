@@ -115,6 +115,8 @@ def test_each_plan_keeps_the_reference_on_its_tasks(experiment):
 
 def test_a_plan_is_compared_with_the_seeds_of_the_reference_that_it_has_itself(experiment):
     study = plots.open_study(experiment, beside=["10_base"])
+    missing = (study.outcomes["arm"] == "aem_shuffle") & (study.outcomes["seed"] < 2)
+    study = replace(study, outcomes=study.outcomes[~missing])
     (few,) = (replace(plan, seeds=(2, 3)) for plan in experiment.further)
     headline, ablations = plots.plan_studies(study, replace(experiment, further=(few,)))
     assert set(headline.outcomes["seed"]) == {0, 1, 2, 3}
@@ -122,6 +124,14 @@ def test_a_plan_is_compared_with_the_seeds_of_the_reference_that_it_has_itself(e
         assert set(table["seed"]) == {2, 3}
     (row,) = ablations.comparisons()
     assert (row["reference_collapsed"], row["reference_of"]) == (0, 2)
+
+
+def test_a_plan_holds_the_seeds_that_its_arms_have_beside(experiment):
+    study = plots.open_study(experiment, beside=["10_base"])
+    more = replace(experiment, seeds=(2, 3), further=())
+    (headline,) = plots.plan_studies(study, more)
+    assert set(headline.outcomes["seed"]) == {0, 1, 2, 3}
+    assert {row["seeds"] for row in headline.comparisons()} == {4}
 
 
 def test_plans_of_the_same_arms_are_one_study(experiment):

@@ -13,6 +13,7 @@ from turncredit.environments import (
     DeepResearchSettings,
     SearchR1,
     SearchR1Settings,
+    TableQuery,
     Wording,
 )
 from turncredit.environments.judges import RuleJudge
@@ -222,10 +223,10 @@ def test_a_prompt_asks_the_question_once_whatever_signs_it_holds(name):
 @pytest.mark.parametrize("name", [name for name in WORDINGS if name != "tiny"])
 def test_a_prompt_names_every_action_and_the_frame_of_results(name):
     wording = WORDINGS[name]
-    actions = environment().actions
-    if name.startswith("deep"):
-        actions = DeepResearch.actions
-    for action in actions:
+    kind = {"table_query": TableQuery, "search_r1": SearchR1, "search_r1_json": SearchR1}.get(
+        name, DeepResearch
+    )
+    for action in kind.actions:
         assert action in wording.prompt
     frame = wording.observation.split("{text}")[0].strip()
     assert frame in wording.prompt

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from turncredit.answers import exact_match, words
+from turncredit.answers import distinct_words, exact_match, stands_in, words
 from turncredit.environments.premises import Premises
 from turncredit.environments.protocol import Episode
 from turncredit.environments.reading import (
@@ -47,7 +47,7 @@ class Oracle:
         """Turn of the first action off the path, -1 while there was none."""
         self.labels: tuple[str, ...] = ()
         """One of LABELS for each turn."""
-        self._premises = Premises(frozenset(words(question.text)))
+        self._premises = Premises(distinct_words(question.text))
         self._before = (self.first_wrong, self.labels, self._premises)
         self._argument = ""
         self._question = question
@@ -92,7 +92,7 @@ class Oracle:
             self._unread = tuple(hop for hop in self._unread if hop not in stated)
             self._due = self._due[self._due[0] in stated :]
         if listing:
-            self._listed |= {hop.title for hop in self._due if _names(listing, hop.title)}
+            self._listed |= {hop.title for hop in self._due if stands_in(hop.title, listing)}
         self._lost += [hop for hop in self._unread if first and words(first) == words(hop.title)]
 
     def _is_needed(self, action: str, argument: str) -> bool:
@@ -105,7 +105,7 @@ class Oracle:
         titles = {hop.title for hop in (*self._unread[:1], *self._due[:1])}
         if action == "read_chunk":
             titles &= self._listed
-        return any(_names(argument, title) for title in titles)
+        return any(stands_in(title, argument) for title in titles)
 
     def _is_lost(self) -> bool:
         """Whether the paragraph that is needed next cannot be shown."""
@@ -140,7 +140,7 @@ def _shown_at_best(hop: Hop, settings: Any) -> Sequence[str]:
     alone = [Document("", hop.title, hop.paragraph)]
     listing = list_documents(alone, settings.header, settings.summary_characters)
     shown = [listing] if "{text" in settings.header else []
-    if _names(listing, hop.title):
+    if stands_in(hop.title, listing):
         pieces = paragraphs(hop.paragraph, settings.minimum_paragraph)
         shown += [cut(piece.text, settings.section_characters) for piece in pieces]
     return shown
@@ -185,9 +185,3 @@ def forget_action(episode: Any) -> None:
 def _hold(texts: Sequence[str], phrase: str) -> bool:
     """Whether one of the texts holds a phrase."""
     return any(holds(text, phrase) for text in texts)
-
-
-def _names(text: str, title: str) -> bool:
-    """Whether the words of a title stand in a text one after the other; never for no words."""
-    wanted = " ".join(words(title))
-    return bool(wanted) and f" {wanted} " in f" {' '.join(words(text))} "

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from turncredit.answers import words
+from turncredit.answers import distinct_words, spoken, stands_in
 
 Words = frozenset[str]
 
@@ -36,8 +36,8 @@ class Premises:
     def support(self, action: str, argument: str) -> bool:
         """Whether an action builds on the wrong turns before it."""
         if action in ("answer", "external_verify"):
-            confirmed = action == "answer" and _plain(argument) in self.confirmed
-            return confirmed or any(_stands_in(argument, text) for text in self.read)
+            confirmed = action == "answer" and spoken(argument) in self.confirmed
+            return confirmed or any(stands_in(argument, text) for text in self.read)
         names = self._names(argument)
         if action not in ("search", "read_chunk") or not names or names in self.done:
             return False
@@ -46,25 +46,15 @@ class Premises:
     def learn(self, argument: str, shown: Sequence[str], listing: str, verdict: str) -> "Premises":
         """These and what came of an action; empty where it showed no such thing."""
         names = self._names(argument)
-        about = [text for text in shown if names and names <= set(words(text)) & self.named]
+        about = [text for text in shown if names and names <= distinct_words(text) & self.named]
         return replace(
             self,
             named=self.named.union(*map(self._names, about)),
-            listed=self.listed.union(words(listing)),
+            listed=self.listed | distinct_words(listing),
             done=self.done | ({names} if about else set()),
             read=(*self.read, *about),
-            confirmed=self.confirmed | ({_plain(argument)} if verdict == "CORRECT" else set()),
+            confirmed=self.confirmed | ({spoken(argument)} if verdict == "CORRECT" else set()),
         )
 
     def _names(self, text: str) -> Words:
-        return frozenset(words(text)) - self.asked
-
-
-def _plain(text: str) -> str:
-    return " ".join(words(text))
-
-
-def _stands_in(phrase: str, text: str) -> bool:
-    """Whether the words of a phrase stand in a text one after the other; never for no words."""
-    wanted = _plain(phrase)
-    return bool(wanted) and f" {wanted} " in f" {_plain(text)} "
+        return distinct_words(text) - self.asked

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from turncredit.answers import words
+from turncredit.answers import distinct_words, words
 from turncredit.worlds.base import Document, Hop
 
 _BLANK_LINE = re.compile(r"\n\s*\n")
@@ -100,7 +100,7 @@ def paragraphs(text: str, minimum: int) -> tuple[Paragraph, ...]:
     """Blank-line separated paragraphs of at least `minimum` characters."""
     pieces = (piece.strip() for piece in _BLANK_LINE.split(text))
     return tuple(
-        Paragraph(piece, frozenset(words(piece)), _md5(piece))
+        Paragraph(piece, distinct_words(piece), _md5(piece))
         for piece in pieces
         if len(piece) >= max(minimum, 1)
     )
@@ -113,7 +113,7 @@ def _md5(text: str) -> str:
 
 def rank_by_overlap(candidates: Iterable[Paragraph], query: str) -> list[Paragraph]:
     """Paragraphs sharing a word with the query, most distinct shared words first, ties in order."""
-    asked = set(words(query))
+    asked = distinct_words(query)
     scored = [(len(asked & paragraph.words), paragraph) for paragraph in candidates]
     kept = [pair for pair in scored if pair[0] > 0]
     return [paragraph for _, paragraph in sorted(kept, key=lambda pair: -pair[0])]

@@ -105,20 +105,25 @@ def open_study(
 def plan_studies(study: Study, experiment: Experiment, *, also: Sequence[str] = ()) -> list[Study]:
     """The study of each plan, with the reference arm, and others that are `also` to be shown.
 
-    Plans of the same arms are one study, their tasks side by side.  Of every arm it holds the seeds
-    of the plan: else the reference arm, which has more, would be compared with what others lack.
+    Plans of the same arms are one study, their tasks side by side.  It holds the seeds that the
+    plan's arms have, here or beside: else the reference arm, which has more, would be compared with
+    what others lack.
     """
     plans: dict[tuple[str, ...], list[Plan]] = {}
     for plan in experiment.plans:
         plans.setdefault(tuple(plan.arms), []).append(plan)
-    return [
-        study.only(
-            [task for plan in group for task in plan_tasks(plan)],
-            [*also, *arms],
-            seeds={seed for plan in group for seed in plan.seeds},
-        )
-        for arms, group in plans.items()
-    ]
+    return [_plan_study(study, arms, group, also) for arms, group in plans.items()]
+
+
+def _plan_study(
+    study: Study, arms: Sequence[str], plans: Sequence[Plan], also: Sequence[str]
+) -> Study:
+    """The study of plans of the same arms."""
+    tasks = [task for plan in plans for task in plan_tasks(plan)]
+    asking = [arm for arm in arms if arm != study.settings.reference_arm] or arms
+    runs = study.outcomes[study.outcomes["task"].isin(tasks) & study.outcomes["arm"].isin(asking)]
+    seeds = {seed for plan in plans for seed in plan.seeds} | set(runs["seed"])
+    return study.only(tasks, [*also, *arms], seeds=seeds)
 
 
 def plan_tasks(plan: Plan) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from turncredit.answers import words
+from turncredit.answers import distinct_words
 from turncredit.params import require_shares
 from turncredit.seeding import python_stream
 from turncredit.worlds.base import Document, Hop, Question
@@ -110,7 +110,7 @@ class SyntheticWorld:
     ) -> list[Document]:
         """Documents titled as asked, each missed at times, then others in random order."""
         documents = self.documents(question)
-        asked = set(words(query))
+        asked = distinct_words(query)
         wanted = [d for d in documents if d.title in asked]  # every title is one word
         miss_rate = self.hard_miss_rate if question.hard else self.miss_rate
         found = [document for document in wanted if stream.random() >= miss_rate]
