@@ -3,7 +3,6 @@
 import ast
 import functools
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from turncredit import paths
@@ -53,19 +52,21 @@ def _dumped(tree: ast.Module) -> str:
     return ast.dump(_WithoutTexts().visit(tree))
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
+@functools.cache
+def _imported(tree: ast.Module) -> tuple[str, ...]:
     """What a module imports; of `from a import b` both a and a.b, since b may be a module.
 
     Raises ValueError for a relative import, so that none is overlooked.
     """
+    imported: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            imported += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             if node.level:
                 raise ValueError(f"line {node.lineno}: name the package, not a relative place")
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            imported += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(dict.fromkeys(imported))
 
 
 def _file(name: str) -> Path | None:

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -73,9 +74,9 @@ def run_experiment(experiment: Experiment, *, workers: int | None = None) -> lis
     """Run what is missing or stale; returns the labels of the runs that had to be done.
 
     Warm starts come first, then the runs, `workers` at a time (default: TURNCREDIT_JOBS, else one a
-    core, and one where a policy is on a GPU), each in a process of its own with one thread.  A bar
-    shows the share of steps done, and reward, entropy and search-first rate of the run that
-    reported last.
+    core, and one where a policy is on a GPU), in processes of one thread each, which load the
+    library once.  A bar shows the share of steps done, and reward, entropy and search-first rate of
+    the run that reported last.
     """
     code = code_hash()
     jobs = [job for job in jobs_of(experiment) if not is_finished(job, code)]
@@ -86,9 +87,13 @@ def run_experiment(experiment: Experiment, *, workers: int | None = None) -> lis
     }
     workers = workers or jobs_at_once(experiment)
     log_writers(os.environ.get("TURNCREDIT_LOG", "").split(), experiment.folder, {})  # or refused
-    in_parallel(prepare, [(job, code) for job in starts.values()], workers, "warm starts")
-    in_parallel(run, [(job, code) for job in jobs], workers, "runs")
+    calls = [(prepare, job, code) for job in starts.values()] + [(run, job, code) for job in jobs]
+    in_parallel(_call, calls, workers, "warm starts and runs" if starts else "runs")
     return [job.label for job in jobs]
+
+
+def _call(work: Callable[..., None], job: Job, code: str, report: Report) -> None:
+    work(job, code, report)
 
 
 def one_of_each_task(jobs: list[Job]) -> list[Job]:
