@@ -1,13 +1,15 @@
 """How step time grows with trajectories, what bookkeeping costs, how near the update is to torch.
 
-    OMP_NUM_THREADS=1 PYTHONPATH=lib python benchmarks/scaling.py [--size large] [--rounds 5]
+    OMP_NUM_THREADS=1 PYTHONPATH=lib python benchmarks/scaling.py [--size large] [--rounds 5] \
+        [--figure docs/step_time]
 
 CPU seconds of the library's training loop on trajectories of 12 turns and 100 tokens (4 tokens a
 message, 4 an observation).  Prints rows of Markdown:
 
 - trajectories and step time: all numbers of trajectories take turns, one step each a round; the
   fastest of the rounds.  Below, the line a + b n fitted to them by least squares of the relative
-  errors, and the largest error; "linear" if that is under 10 %.
+  errors, and the largest error; "linear" if that is under 10 %.  --figure draws every step of the
+  rounds and the line, as PNG and SVG.
 - bookkeeping: the share of a step of 64 trajectories that its statistics take, wherever they are
   computed, and writing them as an experiment does.
 - update: the matrix products of one update, forward and backward, are recorded with shapes and
@@ -38,10 +40,12 @@ from fixed_lengths import (
     training_settings,
     training_steps,
 )
+from matplotlib.figure import Figure
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from turncredit.batching import from_trajectories
 from turncredit.objectives import table
+from turncredit.plots.style import save_figure, styled
 from turncredit.results import RunDirectory
 from turncredit.seeding import torch_stream
 from turncredit.training import (
@@ -67,8 +71,8 @@ def shape_of(trajectories: int) -> Shape:
     return Shape(trajectories, turns=12, sampled=4, observed=4)
 
 
-def step_times(size: Size, rounds: int) -> dict[int, float]:
-    """CPU seconds of the fastest step for each number of trajectories."""
+def step_times(size: Size, rounds: int) -> dict[int, list[float]]:
+    """CPU seconds of every step of the rounds for each number of trajectories."""
     loops = {
         n: training_steps(new_policy(size, shape_of(n)), size, shape_of(n), LONGEST) for n in COUNTS
     }
@@ -78,13 +82,13 @@ def step_times(size: Size, rounds: int) -> dict[int, float]:
             begun = clock()
             next(loop)
             seconds[count].append(clock() - begun)
-    return {count: min(times[1:]) for count, times in seconds.items()}
+    return {count: times[1:] for count, times in seconds.items()}
 
 
-def print_scaling(size: Size, rounds: int) -> None:
-    """The table of step times and the line through them."""
+def print_scaling(size: Size, rounds: int, figure: Path | None) -> None:
+    """The table of step times and the line through them; drawn too if `figure` names a file."""
     times = step_times(size, rounds)
-    counts, seconds = np.array(list(times)), np.array(list(times.values()))
+    counts, seconds = np.array(list(times)), np.array([min(all_) for all_ in times.values()])
     design = np.stack([np.ones(len(counts)), counts], axis=1) / seconds[:, None]
     (fixed, slope), *_ = np.linalg.lstsq(design, np.ones(len(counts)), rcond=None)
     errors = (fixed + slope * counts) / seconds - 1
@@ -96,6 +100,26 @@ def print_scaling(size: Size, rounds: int) -> None:
         f"\n{fixed * 1e3:.0f} ms + {slope * 1e3:.2f} ms a trajectory, largest error {worst:.1%}: "
         f"{'linear' if worst < 0.1 else 'not linear'}\n"
     )
+    if figure is not None:
+        save_figure(drawn(times, fixed, slope), figure.parent, figure.name)
+
+
+@styled
+def drawn(times: dict[int, list[float]], fixed: float, slope: float) -> Figure:
+    """Every step as a dot over its trajectories, and the line fitted to the fastest."""
+    figure = Figure(figsize=(5.0, 3.4), layout="constrained")
+    axis = figure.add_subplot()
+    for count, seconds in times.items():
+        axis.plot([count] * len(seconds), seconds, "o", color="black", alpha=0.4, markersize=4)
+    ends = np.array([min(times), max(times)])
+    axis.plot(ends, fixed + slope * ends, color="black", linewidth=1.2)
+    axis.annotate(
+        f"{fixed * 1e3:.0f} ms + {slope * 1e3:.2f} ms a trajectory",
+        (ends[-1], fixed + slope * ends[-1]),
+        xytext=(-8, 0), textcoords="offset points", ha="right",
+    )  # fmt: skip
+    axis.set(xlabel="trajectories of a step", ylabel="CPU seconds of a step", xlim=0, ylim=0)
+    return figure
 
 
 @contextmanager
@@ -225,12 +249,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", default="small", choices=("small", "large"))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--figure", type=Path, help="file to draw to, without its ending")
     options = parser.parse_args()
     torch.set_num_threads(1)
     Stopwatch.clock = staticmethod(clock)
     size = {"small": SMALL, "large": LARGE}[options.size]
     print(f"{parameters(new_policy(size, shape_of(64))):,} parameters, one thread\n")
-    print_scaling(size, options.rounds)
+    print_scaling(size, options.rounds, options.figure)
     print_bookkeeping(size, 4 * options.rounds)
     print_update(size, options.rounds)
 
