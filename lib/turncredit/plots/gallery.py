@@ -15,6 +15,7 @@ from turncredit.plots import (
     curves,
     factor_figures,
     outcomes,
+    rollout_figures,
     sources,
     style,
     turn_actions,
@@ -41,6 +42,8 @@ EXHIBITS = {
     "15_what_is_missing": (
         "outcomes", "differences", "steps_to_reach", "difficulty", "behaviour", "lambda_sweep",
     ),
+    "16_aepo": ("outcomes", "differences", "at_budget", "pass_at_k", "branching", "total_entropy"),
+    "17_cleaner": ("outcomes", "differences", "at_budget", "rollback", "evaluation"),
 }  # fmt: skip
 """What of an experiment is kept as figures; of any other, its outcomes and differences."""
 
@@ -274,6 +277,7 @@ GALLERY: dict[str, Callable[[Study], Figure]] = {
     "time_breakdown": _time,
     "difficulty": _difficulty,
     "steps_to_reach": _reach,
+    **rollout_figures.FIGURES,
     "clip_grid": _clips,
     "lambda_sweep": _sweep,
 }
