@@ -96,7 +96,7 @@ class Claim:
     """One sentence of a source that could be wrong."""
 
     id: str
-    source: Literal["slides", "AEM v1", "AEM later version"]
+    source: Literal["slides", "AEM v1", "AEM later version", "ADRS", "ActGuide-RL"]
     where: str
     """Section, figure or table."""
     sentence: str
