@@ -17,6 +17,7 @@ from turncredit.claims.judge import FEWEST_SEEDS
 from turncredit.claims.measure import Measured, columns, measure
 from turncredit.credit import BASES, TURN_WEIGHTS
 from turncredit.objectives import OBJECTIVES
+from turncredit.rollout.strategies import STRATEGIES
 
 NAN = math.nan
 SEEDS = 16
@@ -82,7 +83,7 @@ def verdict(table, **changes):
 
 
 def test_the_claims_are_those_of_the_slides_of_aem_and_of_the_systems():
-    systems = {"ADRS", "ActGuide-RL"}
+    systems = {"AEPO", "CLEANER", "ADRS", "ActGuide-RL"}
     assert {c.source for c in ALL} == {"slides", "AEM v1", "AEM later version"} | systems
     assert len(ALL) >= 40
     by_id = {c.id: c for c in ALL}
@@ -115,7 +116,7 @@ def test_an_effect_is_the_published_difference_of_its_arms():
 
 
 def test_arms_are_named_after_methods_of_the_library():
-    known = {*TURN_WEIGHTS, *BASES, *OBJECTIVES}
+    known = {*TURN_WEIGHTS, *BASES, *OBJECTIVES, *STRATEGIES}
     for c in MEASURED:
         for arm in filter(None, (c.test.arm, c.test.reference)):
             assert arm in known or all(part in known for part in arm.split("_", 1)), (c.id, arm)

@@ -18,10 +18,10 @@ LEVELS = {
     4: "policies",
     5: "batching signals demonstrations contents",
     6: "credit objectives reward_shaping dynamic_sampling expert_actions rollout",
-    7: "training tripwires evaluation warm_start probe audit",
+    7: "training tripwires evaluation warm_start probe audit rollout_measures",
     8: "results loggers tasks code_version plans first_evaluations",
     9: "runs estimates comparisons budgets claims warm_starts verl_plugin action_logs",
-    10: "experiment run_checks plots viewer notebook_runner",
+    10: "experiment run_checks after_training plots viewer notebook_runner",
     11: "report teacher_audits",
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names.split()}
@@ -30,6 +30,7 @@ SIDEWAYS = {
     ("rollout", "expert_actions"),
     ("signals", "batching"),
     ("run_checks", "experiment"),
+    ("after_training", "experiment"),
     ("run_ledger", "storage"),
 }
 """(importer, imported) pairs of one level that are allowed: the table has them on two lines."""

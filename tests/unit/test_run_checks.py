@@ -122,3 +122,12 @@ def test_a_reward_may_be_missing_only_where_a_loss_is_counted(step, missing, los
 def test_counts_that_add_up_over_the_run_alone_are_refused():
     with pytest.raises(ValueError, match="1 missing rewards for 0 lost trajectories at step 0"):
         check(table(missing_rewards=[1, 0, 0, 0, 0], lost=[0, 1, 0, 0, 0]))
+
+
+def test_engines_are_compared_only_where_rollback_put_nothing_in():
+    """Grafted tokens were sampled in sight of an error that their record does not hold."""
+    apart = [1e-6, 0.3, 1e-6, 0.2, 1e-6]
+    check(table(mean_abs_logprob_diff=apart, grafted_tokens=[0, 7, 0, 2, 0]))
+    for grafted in ([0, 7, 0, 0, 0], [np.nan] * STEPS):
+        with pytest.raises(ValueError, match="samples from another distribution"):
+            check(table(mean_abs_logprob_diff=apart, grafted_tokens=grafted))

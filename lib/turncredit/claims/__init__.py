@@ -15,6 +15,7 @@ from turncredit.claims.judge import (
 )
 from turncredit.claims.records import (
     CLAIMS,
+    MEASURED,
     QUANTITIES,
     Claim,
     Measurement,
@@ -25,6 +26,7 @@ from turncredit.claims.records import (
 __all__ = [
     "CLAIMS",
     "FEWEST_SEEDS",
+    "MEASURED",
     "NOT_REPRODUCED",
     "NOT_TESTABLE",
     "QUANTITIES",

@@ -15,11 +15,19 @@ _WINDOWS = (
     "reward entropy clip_fraction turns accuracy_turn_1 entropy_turn_0 entropy_turn_1".split()
 )
 
+MEASURED = (
+    "exact_match_at_budget", "pass_1", "pass_5", "own_clusters", "branch_concentration",
+    "high_in_rows", "spent_calls", "entropy_sd", "error_share", "match_share",
+)  # fmt: skip
+"""Columns that measures.csv of a notebook has where its runs were played again after training, or
+compared at an equal budget; see `plots.rollout_rows.measure_rows`."""
+
 QUANTITIES = (
     *"collapsed shifted exact_match grounded search_first turns turns_sd malformed".split(),
     *"reward_end entropy_early entropy_end clip_fraction_max mismatch_max".split(),
     *"entropy_turn_0_rise probe_pearson probe_sign_agreement".split(),
     *(f"{name}_{period}" for name in _WINDOWS for period in ("before", "after")),
+    *MEASURED,
 )
 """Columns that a claim may measure, a number per run; NaN where a run has none.
 
@@ -30,7 +38,8 @@ step.  ..._before, ..._after: means over the steps that `stats.windows` puts aro
 the two ends of a run without one.  entropy_turn_0_rise: greatest mean of as many successive steps
 after the first ones, minus the mean of those: one rule for every run, whether it shifts or not.
 probe_...: agreement of AEM's coefficients with sampled surprisals over the states of one run, with
-its interval over these in ..._low and ..._high.  Shares of 1, not percent; entropies in nats.
+its interval over these in ..._low and ..._high.  Last, those of MEASURED.  Shares of 1, not
+percent; entropies in nats.
 """
 
 
@@ -96,7 +105,9 @@ class Claim:
     """One sentence of a source that could be wrong."""
 
     id: str
-    source: Literal["slides", "AEM v1", "AEM later version", "ADRS", "ActGuide-RL"]
+    source: Literal[
+        "slides", "AEM v1", "AEM later version", "AEPO", "CLEANER", "ADRS", "ActGuide-RL"
+    ]
     where: str
     """Section, figure or table."""
     sentence: str

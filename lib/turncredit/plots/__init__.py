@@ -35,6 +35,7 @@ from turncredit.plots.outcomes import (
 )
 from turncredit.plots.regime_figures import regime_map
 from turncredit.plots.regime_rows import regime_rows
+from turncredit.plots.rollout_rows import measure_rows, save_measures
 from turncredit.plots.sources import (
     FIRST_K,
     FigureParams,
@@ -90,6 +91,7 @@ __all__ = [
     "figure_folder",
     "final_evaluations",
     "lambda_sweep",
+    "measure_rows",
     "open_study",
     "outcome_intervals",
     "outcome_rows",
@@ -101,6 +103,7 @@ __all__ = [
     "regime_rows",
     "results_table",
     "save_figure",
+    "save_measures",
     "search_first",
     "shift_table",
     "smoothed",

@@ -73,6 +73,14 @@ def turns(
 
 
 @styled
+def evaluation(table: pd.DataFrame, tasks: Sequence[str], arms: Sequence[str]) -> Figure:
+    """Held-out exact match along training.  table: task, arm, seed, step, exact_match."""
+    figure, axes = _curves(table, "exact_match", tasks, arms)
+    axes[0, 0].set_ylabel("held-out exact match (share)")
+    return figure
+
+
+@styled
 def search_first(
     table: pd.DataFrame,
     shifts: pd.DataFrame,

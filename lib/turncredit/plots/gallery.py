@@ -15,6 +15,7 @@ from turncredit.plots import (
     curves,
     factor_figures,
     outcomes,
+    rollout_figures,
     sources,
     style,
     teacher_figures,
@@ -40,12 +41,14 @@ EXHIBITS = {
     ),
     "13_is_clipping": ("clip_fraction", "turns", "outcomes", "clip_grid"),
     "19_adrs": (
-        "outcomes", "differences", "teacher_consequences", "teacher_association",
+        "outcomes", "differences", "at_budget", "teacher_consequences", "teacher_association",
         "teacher_agreement",
     ),
     "15_what_is_missing": (
         "outcomes", "differences", "steps_to_reach", "difficulty", "behaviour", "lambda_sweep",
     ),
+    "16_aepo": ("outcomes", "differences", "at_budget", "pass_at_k", "branching", "total_entropy"),
+    "17_cleaner": ("outcomes", "differences", "at_budget", "rollback", "evaluation"),
 }  # fmt: skip
 """What of an experiment is kept as figures; of any other, its outcomes and differences."""
 
@@ -282,6 +285,7 @@ GALLERY: dict[str, Callable[[Study], Figure]] = {
     "time_breakdown": _time,
     "difficulty": _difficulty,
     "steps_to_reach": _reach,
+    **rollout_figures.FIGURES,
     "clip_grid": _clips,
     "lambda_sweep": _sweep,
 }

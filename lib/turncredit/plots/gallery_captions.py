@@ -40,6 +40,22 @@ CAPTIONS = {
     "behaviour": "How an arm behaved, as means over its steps: sequences of actions, and texts, "
     "that differ within a group; of the turns with advantages of either sign those whose weight "
     "was below 1; of their tokens those that were clipped.",
+    "at_budget": "Difference to the reference arm in exact match at an equal budget of environment "
+    "steps, the least that any arm spent with the same seed, read between evaluations; intervals "
+    "and collapsed runs as in the differences of the final scores.",
+    "branching": "Rollouts of each arm: share of the branches of training that left the three "
+    "trajectories of a question with most of them; of turns with more entropy than the first one, "
+    "those next to another; DBSCAN cluster centres of the trajectories that the trained policy "
+    "plays by the arm's rollout; tool calls of a training trajectory; standard deviation of the "
+    "entropy over steps.",
+    "evaluation": "Exact match on held-out questions along training, with the policy alone; thin: "
+    "seeds, thick: their mean.",
+    "pass_at_k": "Chance that one of k tries of a held-out question succeeds, with independent "
+    "trajectories of the trained policy; thin: seeds, thick: their mean.",
+    "rollback": "One try of a held-out question with the rollback of failed calls off, as in every "
+    "evaluation, and on; share of tool calls that fail without it; tool calls of a training "
+    "trajectory, those that were taken back too; steps until the exact match is reached that the "
+    "reference arm ends with, as a share of all, 1 for a run that never does.",
     "clip_grid": "What clipping does, by whose ratio is clipped, how tightly, and after how many "
     "updates on a batch; dots are seeds, filled ones their means.",
     "lambda_sweep": "Final exact match, and how far AEM's turn weights spread, by its temperature "

@@ -10,6 +10,7 @@ import pandas as pd
 
 from turncredit import paths, stats
 from turncredit.claims import FEWEST_SEEDS, NOT_TESTABLE, ROW, Claim, Measurement, judge
+from turncredit.plots.rollout_rows import MEASURES
 from turncredit.report.run_table import FILES, PROBE, probe_file
 from turncredit.report.versions import SHOWN
 
@@ -163,9 +164,11 @@ def _absent(test: Measurement, runs: pd.DataFrame, tier: str) -> list[str]:
     """The tables that a number is read from and that are missing here."""
     if test.rule == "probe":
         return [] if probe_file(tier).exists() else [f"missing here: {PROBE}/agreement.csv"]
-    folders = [paths.results(tier) / Path(*Path(run).parts[2:]) for run in runs["run"]]
+    below = paths.results(tier)
     lost = {
-        name: sum(not (folder / name).exists() for folder in folders)
+        name: sum(
+            not (below / Path(*Path(_file(run, name)).parts[2:])).exists() for run in runs["run"]
+        )
         for name in sorted({FILES[quantity] for quantity in test.quantity})
     }
     lost = {name: "one run" if n == 1 else f"{n} runs" for name, n in lost.items() if n}
@@ -179,5 +182,15 @@ def _sources(claim: Claim, table: pd.DataFrame, tier: str) -> pd.Series:
         return pd.Series(f"results/{tier}/{PROBE}/agreement.csv", index=table.index)
     files = sorted({FILES[name] for name in quantity})
     return sum(
-        (" " + table["run"] + "/" + name for name in files), table["run"].str[:0]
+        (" " + table["run"].map(lambda run, name=name: _file(run, name)) for name in files),
+        table["run"].str[:0],
     ).str.strip()
+
+
+def _file(run: str, name: str) -> str:
+    """The path of a run's table; MEASURES lies in the folder of its notebook.
+
+    >>> _file("results/cpu/16_aepo/map/aepo/seed_0", "measures.csv")
+    'results/cpu/16_aepo/measures.csv'
+    """
+    return f"{run.rsplit('/', 3)[0] if name == MEASURES else run}/{name}"

@@ -8,8 +8,9 @@ from pathlib import Path
 import pandas as pd
 
 from turncredit import params, paths, stats
-from turncredit.claims import QUANTITIES
+from turncredit.claims import MEASURED, QUANTITIES
 from turncredit.plots.outcomes import outcome_rows
+from turncredit.plots.rollout_rows import MEASURES
 from turncredit.plots.sources import RUN, FigureParams, Runs, read_runs, shift_table
 from turncredit.report.versions import require_same_tasks
 from turncredit.results import read_manifests, read_table, table_paths
@@ -22,8 +23,10 @@ FILES = {
     **dict.fromkeys(QUANTITIES, "metrics.csv"),
     **dict.fromkeys(_FINAL, "eval.csv"),
     **{name: "turns.csv.gz" for name in QUANTITIES if "_turn_" in name},
+    **dict.fromkeys(MEASURED, MEASURES),
 }  # fmt: skip
-"""The table of a run that a quantity is read from; probe_... come from the probe's own."""
+"""The table of a run that a quantity is read from; MEASURES is one for a whole notebook, and
+probe_... come from the probe's own."""
 
 _COLUMNS = ("notebook", "task", "arm", "seed", "block", "run", "code_hash")
 _BOUNDS = ("probe_pearson_low", "probe_pearson_high",
@@ -36,9 +39,10 @@ def run_table(tier: str, tasks: Sequence[str]) -> pd.DataFrame:
 
     Columns: notebook, task, arm, seed, block (its warm start), run (its folder, from results/ on),
     code_hash, then `claims.QUANTITIES`; a quantity that a run's tables lack is NaN, and probe_...
-    with the ends of its interval are there only where the probe was.  Thresholds and windows are
-    those of the figure notebook.  A run that two notebooks hold counts once, as the first has it.
-    Runs of several versions of the code stand side by side (`code_warnings`).
+    with the ends of its interval are there only where the probe was, and `claims.MEASURED` only
+    where a notebook has saved them.  Thresholds and windows are those of the figure notebook.  A
+    run that two notebooks hold counts once, as the first has it.  Runs of several
+    versions of the code stand side by side (`code_warnings`).
     Raises ValueError for runs of one task and seed, or of one name, whose parameters differ.
     """
     settings = figure_settings(tier)
@@ -51,7 +55,7 @@ def run_table(tier: str, tasks: Sequence[str]) -> pd.DataFrame:
         for name, found in arms.items()
     ]  # fmt: skip
     if not tables:
-        return pd.DataFrame(columns=[*_COLUMNS, *(q for q in QUANTITIES if q[:6] != "probe_")])
+        return pd.DataFrame(columns=[*_COLUMNS, *(q for q in QUANTITIES if not _optional(q))])
     return _with_probe(_once(pd.concat(tables, ignore_index=True)), tier)
 
 
@@ -80,6 +84,7 @@ def _rows(settings: FigureParams) -> pd.DataFrame:
         runs, shift_threshold=settings.shift_threshold, window=settings.shift_window, last=last
     )
     table = table[table["finished"]].merge(_windows(runs, settings), on=RUN)
+    table = table.merge(_measures(root), on=RUN, how="left")
     hashes = read_manifests(root).reindex(
         columns=["task", "arm", "run_seed", "params_hash", "code_hash"]
     )
@@ -152,6 +157,19 @@ def _spreads(root: Path) -> pd.DataFrame:
     return latest.reindex(columns=[*RUN, "turns_sd"])
 
 
+def _measures(root: Path) -> pd.DataFrame:
+    """What a notebook has measured of its runs beyond their own tables; RUN alone if nothing."""
+    if not (root / MEASURES).exists():
+        return pd.DataFrame(columns=RUN).astype({"seed": int})
+    table = pd.read_csv(root / MEASURES)
+    return table[[*RUN, *(name for name in MEASURED if name in table)]]
+
+
+def _optional(quantity: str) -> bool:
+    """Whether the table has a column of this quantity only where something was measured for it."""
+    return quantity.startswith("probe_") or quantity in MEASURED
+
+
 def _once(table: pd.DataFrame) -> pd.DataFrame:
     """Each run once, with the notebook that comes first; ValueError if their parameters differ."""
     versions = table.groupby(RUN)["params_hash"].nunique(dropna=False)
@@ -171,7 +189,7 @@ def _with_probe(table: pd.DataFrame, tier: str) -> pd.DataFrame:
         for name, value in _agreement(pd.read_csv(saved)).items():
             table[name] = pd.Series(math.nan, index=table.index).where(~probed, value)
     named = (*QUANTITIES, *_BOUNDS)
-    order = [*_COLUMNS, *(name for name in named if name in table or name[:6] != "probe_")]
+    order = [*_COLUMNS, *(name for name in named if name in table or not _optional(name))]
     return table.reindex(columns=order)
 
 

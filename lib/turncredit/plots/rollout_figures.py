@@ -1,0 +1,107 @@
+"""Figures of rollouts: chances with several tries, and what an equal budget comes to."""
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from turncredit.plots import curves
+from turncredit.plots.arm_figures import arm_differences, arm_outcomes
+from turncredit.plots.outcomes import outcome_intervals, rate_rows
+from turncredit.plots.panels import (
+    arm_entries,
+    legend,
+    say_absent,
+    say_no_runs,
+    seed_lines,
+    select,
+    task_grid,
+    thin_and_thick,
+)
+from turncredit.plots.rollout_rows import (
+    BRANCHING,
+    ROLLBACK,
+    compared_at_budget,
+    measure_rows,
+    panel_rows,
+    pass_rows,
+)
+from turncredit.plots.study import Study
+from turncredit.plots.style import arm_looks, styled
+
+
+@styled
+def pass_at_k(table: pd.DataFrame, tasks: Sequence[str], arms: Sequence[str]) -> Figure:
+    """Chance that one of k tries succeeds, along k.  table: as of `pass_rows`."""
+    figure, axes = task_grid(tasks)
+    lines = table.rename(columns={"k": "step"})
+    for axis, task in zip(axes[0], tasks, strict=True):
+        absent = [arm for arm in arms if select(lines, task, arm)["pass_at"].isna().all()]
+        for arm, (colour, marker) in arm_looks(arms).items():
+            if arm not in absent:
+                seed_lines(axis, select(lines, task, arm), "pass_at", colour, marker=marker)
+        if len(absent) == len(arms):
+            say_no_runs(axis)
+        else:
+            say_absent(axis, absent)
+        axis.set_xlabel("tries of a question, k")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0, 0].set_ylabel("pass@k (share of questions)")
+    legend(figure, [*arm_entries(arms), *thin_and_thick()])
+    return figure
+
+
+def at_budget(study: Study) -> Figure:
+    """Differences in exact match at an equal budget of environment steps; collapses beside it."""
+    settings, names = study.settings, {"difference_low": "low", "difference_high": "high"}
+    columns = ["task", "arm", "difference", *names, "seeds"]
+    measures = measure_rows(study)
+    rows = compared_at_budget(study, measures) if len(measures) else []
+    return arm_differences(
+        pd.DataFrame(rows).reindex(columns=columns).rename(columns=names | {"seeds": "n"}),
+        rate_rows(study.outcomes, level=settings.confidence_level),
+        *study.grid,
+        reference_arm=settings.reference_arm,
+        level=settings.confidence_level,
+        label="exact match at equal\nenvironment steps",
+    )
+
+
+def passes(study: Study) -> Figure:
+    """`pass_at_k` of a study."""
+    return pass_at_k(pass_rows(measure_rows(study)), *study.grid)
+
+
+def branching(study: Study) -> Figure:
+    """How trajectories branch, how they differ and what they cost: dots are seeds."""
+    return _panels(study, BRANCHING)
+
+
+def rollback(study: Study) -> Figure:
+    """What rollback in training leaves without it, and what it costs: dots are seeds."""
+    return _panels(study, ROLLBACK)
+
+
+def _panels(study: Study, named: dict[str, str]) -> Figure:
+    rows, panels = panel_rows(study, measure_rows(study), named)
+    level = study.settings.confidence_level
+    intervals = outcome_intervals(rows, "value", level=level)
+    return arm_outcomes(
+        rows, intervals, panels, study.settings.arms, column="value", label="value of a run"
+    )
+
+
+def evaluation(study: Study) -> Figure:
+    """Held-out exact match along training."""
+    return curves.evaluation(study.runs.evaluations, *study.grid)
+
+
+FIGURES: dict[str, Callable[[Study], Figure]] = {
+    "at_budget": at_budget,
+    "branching": branching,
+    "evaluation": evaluation,
+    "pass_at_k": passes,
+    "rollback": rollback,
+}
+"""By name, for the gallery."""

@@ -1,0 +1,150 @@
+"""What rollouts cost and what they bring: one row per run, for tables, figures and claims."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from turncredit import paths, results
+from turncredit.budgets import budget_rows
+from turncredit.comparisons import comparison_rows
+from turncredit.plots.outcomes import run_params
+from turncredit.plots.sources import RUN
+from turncredit.plots.study import Study
+from turncredit.rollout_measures import ALONE, OWN, TABLE
+
+MEASURES = "measures.csv"
+"""In the folder of a notebook."""
+
+BRANCHING = {
+    "branch_concentration": "branches on 3 trajectories",
+    "high_in_rows": "high-entropy turns in rows",
+    "own_clusters": "cluster centres",
+    "spent_calls": "tool calls in training",
+    "entropy_sd": "entropy, sd over steps",
+}
+"""Columns of MEASURES and what a panel calls them: branching rollouts."""
+ROLLBACK = {
+    "pass_1": "pass@1, rollback off",
+    "own_pass_1": "pass@1, rollback on",
+    "error_share": "tool errors, rollback off",
+    "spent_calls": "tool calls in training",
+    "match_share": "share of steps to match",
+}
+"""The same of rollback."""
+
+COLUMNS = tuple(dict.fromkeys([*BRANCHING, *ROLLBACK, "exact_match_at_budget"]))
+_PLAYED = ("tool_calls", "error_share", "clusters", "clusters_of_a_question")
+
+
+def measure_rows(study: Study) -> pd.DataFrame:
+    """One row per run that is over: task, arm, seed, block, collapsed, then what it came to.
+
+    The columns of `budget_rows`; branch_concentration: share of all branches of training that left
+    the three trajectories of their question with most of them, NaN without branches; from TABLE
+    pass_<k>, tool_calls, error_share, clusters and clusters_of_a_question of the policy alone, and
+    with own_ before those of the arm's rollout, which is the same for an arm that has none.
+    high_in_rows: in its own rollout.  What was not played afterwards is NaN.
+    """
+    runs = study.runs
+    keys = study.outcomes[[*RUN, "block", "collapsed"]]
+    trainings = {k: v["task"]["training"] for k, v in run_params(study.settings).items()}
+    sizes = {
+        key: training["questions_per_step"] * training["group_size"]
+        for key, training in trainings.items()
+        if {"questions_per_step", "group_size"} <= training.keys()
+    }
+    reference = study.settings.reference_arm
+    budgets = budget_rows(runs.metrics, runs.evaluations, sizes, reference_arm=reference)
+    if budgets.empty:
+        return pd.DataFrame(columns=[*keys, *COLUMNS])
+    table = keys.merge(budgets, on=RUN).merge(_concentrations(runs.metrics), on=RUN)
+    played = _played(study)
+    return table if played.empty else table.merge(played, on=RUN, how="left")
+
+
+def save_measures(study: Study) -> pd.DataFrame:
+    """Write MEASURES and comparisons_at_budget.csv beside the study's outcomes; returns the first.
+
+    The second is as comparisons.csv, of the final exact match at an equal budget of environment
+    steps.
+    """
+    table = measure_rows(study)
+    folder = paths.results(study.settings.tier) / study.settings.experiments[0]
+    results.write_table(folder / MEASURES, table.to_dict("records"))
+    rows = compared_at_budget(study, table)
+    if rows:
+        results.write_table(folder / "comparisons_at_budget.csv", rows)
+    return table
+
+
+def compared_at_budget(study: Study, measures: pd.DataFrame) -> list[dict]:
+    """`comparison_rows` of exact_match_at_budget."""
+    settings = study.settings
+    return comparison_rows(
+        measures, settings.reference_arm, "exact_match_at_budget", level=settings.confidence_level
+    )
+
+
+def panel_rows(
+    study: Study, measures: pd.DataFrame, named: Mapping[str, str]
+) -> tuple[pd.DataFrame, list[str]]:
+    """The columns `named` as panels: task (the panel), arm, seed, block, collapsed, value.
+
+    A column that nothing was played for has no panel; a panel names the task too where there are
+    several.
+    """
+    several = len(study.settings.tasks) > 1
+    panels = {
+        (task, column): f"{task}: {label}" if several else label
+        for task in study.settings.tasks
+        for column, label in named.items()
+        if column in measures
+    }
+    parts = [
+        measures[measures["task"] == task].assign(task=panel, value=measures[column])
+        for (task, column), panel in panels.items()
+    ]
+    columns = [*RUN, "block", "collapsed", "value"]
+    rows = pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+    return rows, list(panels.values())
+
+
+def pass_rows(measures: pd.DataFrame) -> pd.DataFrame:
+    """task, arm, seed, k, pass_at: the chances with k tries of the policy alone."""
+    columns = {name: int(name[5:]) for name in measures if name.startswith("pass_")}
+    if not columns:
+        return pd.DataFrame(columns=[*RUN, "k", "pass_at"])
+    long = measures.rename(columns=columns).melt(RUN, list(columns.values()), "k", "pass_at")
+    return long.astype({"k": int, "pass_at": float}).sort_values([*RUN, "k"], ignore_index=True)
+
+
+def _concentrations(metrics: pd.DataFrame) -> pd.DataFrame:
+    """RUN and branch_concentration."""
+    names = ["rollout_branches_of_three", "rollout_branches"]
+    sums = metrics.reindex(columns=[*RUN, *names]).groupby(RUN, as_index=False)[names].sum()
+    made = sums["rollout_branches"].where(sums["rollout_branches"] > 0)
+    return sums[RUN].assign(branch_concentration=sums["rollout_branches_of_three"] / made)
+
+
+def _played(study: Study) -> pd.DataFrame:
+    """RUN and what TABLE has of each run; no rows where nothing was played."""
+    roots = [paths.results(study.settings.tier) / name for name in study.settings.experiments]
+    frames = [results.read_table(r, TABLE) for r in roots if results.table_paths(r, TABLE)]
+    if not frames:
+        return pd.DataFrame(columns=RUN)
+    table = pd.concat(frames, ignore_index=True)
+    alone = table[table["play"] == ALONE]
+    own = table[table["play"] == OWN]
+    own = pd.concat([own, alone]).drop_duplicates(RUN)  # an arm without a rollout of its own
+    tries = [name for name in table if name.startswith("pass_")]
+    parts = [
+        _renamed(alone, [*tries, *_PLAYED], ""),
+        _renamed(own, ["pass_1", *_PLAYED], "own_"),
+        _renamed(own, ["high_in_rows"], ""),
+    ]
+    return parts[0].merge(parts[1], on=RUN).merge(parts[2], on=RUN)
+
+
+def _renamed(table: pd.DataFrame, columns: Sequence[str], prefix: str) -> pd.DataFrame:
+    found = table.reindex(columns=[*RUN, *columns])
+    return found.rename(columns={name: f"{prefix}{name}" for name in columns})
