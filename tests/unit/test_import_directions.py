@@ -22,7 +22,7 @@ LEVELS = {
     8: "results loggers tasks code_version plans first_evaluations",
     9: "runs estimates comparisons budgets claims warm_starts verl_plugin action_logs",
     10: "experiment run_checks after_training plots viewer notebook_runner",
-    11: "report",
+    11: "report teacher_audits",
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names.split()}
 SIDEWAYS = {

@@ -105,7 +105,9 @@ class Claim:
     """One sentence of a source that could be wrong."""
 
     id: str
-    source: Literal["slides", "AEM v1", "AEM later version", "AEPO", "CLEANER"]
+    source: Literal[
+        "slides", "AEM v1", "AEM later version", "AEPO", "CLEANER", "ADRS", "ActGuide-RL"
+    ]
     where: str
     """Section, figure or table."""
     sentence: str

@@ -18,6 +18,7 @@ from turncredit.plots import (
     rollout_figures,
     sources,
     style,
+    teacher_figures,
     turn_actions,
     turn_figures,
 )
@@ -39,6 +40,10 @@ EXHIBITS = {
         "time_breakdown",
     ),
     "13_is_clipping": ("clip_fraction", "turns", "outcomes", "clip_grid"),
+    "19_adrs": (
+        "outcomes", "differences", "at_budget", "teacher_consequences", "teacher_association",
+        "teacher_agreement",
+    ),
     "15_what_is_missing": (
         "outcomes", "differences", "steps_to_reach", "difficulty", "behaviour", "lambda_sweep",
     ),
@@ -267,6 +272,9 @@ GALLERY: dict[str, Callable[[Study], Figure]] = {
     "decision_vs_execution": _decision_vs_execution,
     "outcomes": _outcomes,
     "behaviour": _behaviour,
+    "teacher_agreement": teacher_figures.agreement,
+    "teacher_association": teacher_figures.association,
+    "teacher_consequences": teacher_figures.consequences,
     "differences": _differences,
     "variance_over_seeds": _variance,
     "collapse": _collapse,

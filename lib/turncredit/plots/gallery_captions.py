@@ -26,6 +26,15 @@ CAPTIONS = {
     "exploration": "Entropy, reward and the range of the turn weights along the steps.",
     "time_breakdown": "Where the time of a training step went; a wall clock.",
     "difficulty": "Success on held-out questions by how hard their search is.",
+    "teacher_agreement": "Credit by turn of each method, and what a skill text adds to a turn's "
+    "log-prob, on groups that the reference arm's policies play before and after training: "
+    "correlation with the true turn advantages by continuation, share of decided turns given the "
+    "other sign, share of blame on turns that the oracle calls right; dots are seeds.",
+    "teacher_association": "Chance that of a success and a failure of one group the success is the "
+    "likelier to a teacher, by what its skill text adds, or to the policy itself, and the mean "
+    "teacher value advantage, on the same groups; 0.5 and 0 are no association with the return.",
+    "teacher_consequences": "What each part of ADRS changes in an advantage at the most, on the "
+    "same groups: the scores in the rewards, the gate, all of it for a turn and for a token.",
     "steps_to_reach": "Steps until the reference arm's last training reward was reached, as the "
     "mean of a window of steps; its length is the earliest that can be seen.",
     "behaviour": "How an arm behaved, as means over its steps: sequences of actions, and texts, "
