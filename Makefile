@@ -83,7 +83,7 @@ ifeq ($(filter $(TIER),$(TIERS)),)
 $(error TIER=$(TIER) has no parameter files; there are: $(TIERS))
 endif
 
-.PHONY: help env env-verl env-vllm test test-verl test-vllm cluster-check lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable
+.PHONY: help env env-verl env-vllm test check-estimator test-verl test-vllm cluster-check lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable
 
 help: ## Show the targets
 	@echo "make TARGET [TIER=smoke|cpu|gpu|cluster]   (TIER is $(TIER))"
@@ -138,6 +138,9 @@ writable:
 
 test: $(STAMP) ## Run the tests and the doctests
 	@$(PY) -m pytest $(TEST_ARGS)
+
+check-estimator: $(STAMP) ## Test an estimator of yours by the laws: NAME=my_weight [MODULE=my_weights.py] [SCOPE=batch]
+	@$(PY) -m turncredit.laws $(NAME) $(if $(MODULE),--module $(MODULE)) $(if $(SCOPE),--scope $(SCOPE))
 
 test-verl: $(VERL_STAMP) ## Compare the estimators with verl's and TRL's own functions, run the verl plugin
 	@$(VERL_PY) -c 'import verl.trainer.ppo.core_algos, trl'  # absent, they would only be skipped
