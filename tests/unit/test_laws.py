@@ -60,8 +60,8 @@ def not_a_number(batch, base):
 
 
 def divides(batch, base):
-    """Fails where a trajectory has no token."""
-    return ones(batch, base) / batch.response_mask.sum(1, keepdim=True)
+    """Fails where a trajectory has a single token."""
+    return ones(batch, base) / (batch.response_mask.sum(1, keepdim=True) - 1)
 
 
 def changes_the_batch(batch, base):

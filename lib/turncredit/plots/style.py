@@ -125,7 +125,7 @@ _WORDS |= {"dr": "Dr.", "pp": "++"}
 
 
 def arm_looks(arms: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Colour and marker of each arm: its own, or for one that the library does not know a spare one.
+    """Colour and marker of each arm: its own, or a spare one if the library does not know it.
 
     Which spare one follows from its name, in any order of `arms`; only where two names come to the
     same does the company matter.  Raises ValueError for more unknown arms than spare looks.
