@@ -65,8 +65,14 @@ VLLM_STAMP := $(VLLM_VENV)/.complete-$(shell { cat $(VLLM_LOCK); pwd; } | sha256
 
 # In the order they run one by one: the experiments train warm starts on all cores, 00 finds its own.
 CORE := 10_grpo_baseline 11_suffix_masking 12_aem 13_is_clipping 15_what_is_missing \
+<<<<<<< HEAD
     14_surprisal_probe 00_first_trajectory 01_credit_by_hand 02_entropy_drift
 MORE := 16_aepo 17_cleaner 19_adrs 20_credit_audit 22_regime_map 23_full_seeds
+=======
+    14_surprisal_probe 00_first_trajectory 01_credit_by_hand 02_entropy_drift \
+    03_ratios_and_clipping 04_grpo_from_scratch 05_build_your_own_estimator
+MORE := 20_credit_audit 22_regime_map
+>>>>>>> teach/next
 FIGURES := 90_figures
 REPORT := 99_report
 
@@ -83,7 +89,7 @@ ifeq ($(filter $(TIER),$(TIERS)),)
 $(error TIER=$(TIER) has no parameter files; there are: $(TIERS))
 endif
 
-.PHONY: help env env-verl env-vllm test test-verl test-vllm cluster-check lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable
+.PHONY: help env env-verl env-vllm test check-estimator test-verl test-vllm cluster-check lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable
 
 help: ## Show the targets
 	@echo "make TARGET [TIER=smoke|cpu|gpu|cluster]   (TIER is $(TIER))"
@@ -139,6 +145,9 @@ writable:
 
 test: $(STAMP) ## Run the tests and the doctests
 	@$(PY) -m pytest $(TEST_ARGS)
+
+check-estimator: $(STAMP) ## Test an estimator of yours by the laws: NAME=my_weight [MODULE=my_weights.py] [SCOPE=batch]
+	@$(PY) -m turncredit.laws $(NAME) $(if $(MODULE),--module $(MODULE)) $(if $(SCOPE),--scope $(SCOPE))
 
 test-verl: $(VERL_STAMP) ## Compare the estimators with verl's and TRL's own functions, run the verl plugin
 	@$(VERL_PY) -c 'import verl.trainer.ppo.core_algos, trl'  # absent, they would only be skipped

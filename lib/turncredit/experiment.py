@@ -150,6 +150,7 @@ def run(job: Job, code: str, report: Report) -> None:
         if not is_finished(job, code):
             policy = warm_started_policy(task, job.warm_start_seed, code, lambda step, loss: None)
             method, values = job.experiment.method(job.arm), _identity_values(job)
+            method.enter()  # in a process of its own the tables hold the library's alone
             hashes = identity(job, code)
             complete(
                 Run(job.label, task, method, job.seed, directory, hashes, values), policy, report

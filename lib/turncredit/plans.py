@@ -40,6 +40,7 @@ class Plan:
                 )
         for arm, method in self.arms.items():
             try:
+                method.require_source()
                 method.rehearse()
             except (TypeError, ValueError) as error:
                 raise ValueError(f"arms.{arm}: {error}") from error

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from turncredit import notebook_runner, paths, plots, results
 from turncredit.plots.panels import seed_mean
-from turncredit.plots.style import ARM_COLOURS
+from turncredit.plots.style import ARM_COLOURS, SPARE_LOOKS
 
 TASKS, ARMS = ("informative_guess", "costly_guess", "factbook"), ("grpo", "suffix_mask")
 FOLDERS = {"grpo": "10_grpo_baseline", "suffix_mask": "11_suffix_masking"}
@@ -183,8 +183,11 @@ def test_an_arm_keeps_its_colour_whatever_the_order(root, arms):
 def test_arms_without_a_colour_of_their_own_are_told_apart_or_refused():
     known = plots.arm_colours(["a", "grpo", "b"])
     assert len(set(known.values())) == 3 and known["grpo"] == ARM_COLOURS["grpo"]
-    with pytest.raises(ValueError, match="e5"):
-        plots.arm_colours([f"e{number}" for number in range(1, 6)])
+    many = [f"own_{number:02}" for number in range(len(SPARE_LOOKS))]
+    looks = plots.arm_looks([*many, "grpo"])
+    assert len(set(looks.values())) == len(many) + 1
+    with pytest.raises(ValueError, match="no colour left for the arms own_20"):
+        plots.arm_colours([*many, "own_20"])
 
 
 def test_shift_steps_are_marked_per_seed(root):

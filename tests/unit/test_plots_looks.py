@@ -12,7 +12,7 @@ from turncredit import params, plots
 from turncredit.credit import TURN_WEIGHTS
 from turncredit.plans import methods_path
 from turncredit.plots.panels import legend
-from turncredit.plots.style import ARM_LOOKS, WIDTH, arm_label
+from turncredit.plots.style import ARM_LOOKS, SPARE_LOOKS, WIDTH, arm_label
 
 # Full colour blindness of one cone, as linear RGB matrices (Machado, Oliveira, Fernandes 2009).
 VISIONS = {
@@ -57,6 +57,15 @@ def test_arms_of_one_marker_differ_in_colour_and_all_colours_differ():
     for (a, (one, shape)), (b, (other, form)) in itertools.combinations(ARM_LOOKS.items(), 2):
         least = 20 if shape == form else 7
         assert distance(one, other) > least, (a, b, distance(one, other))
+
+
+def test_looks_for_arms_of_a_users_own_are_apart_and_follow_from_the_name():
+    assert {marker for _, marker in SPARE_LOOKS}.isdisjoint(m for _, m in ARM_LOOKS.values())
+    for (one, shape), (other, form) in itertools.combinations(SPARE_LOOKS, 2):
+        assert distance(one, other) > (20 if shape == form else 7), (one, other)
+    alone = plots.arm_looks(["early_blame"])["early_blame"]
+    for company in (["a", "early_blame"], ["early_blame", "grpo", "zz"], ["zz", "early_blame"]):
+        assert plots.arm_looks(company)["early_blame"] == alone
 
 
 def test_turn_weights_share_one_figure_and_keep_their_looks_in_any_company():

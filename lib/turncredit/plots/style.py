@@ -9,7 +9,7 @@ from typing import ParamSpec
 import matplotlib
 from matplotlib.figure import Figure
 
-from turncredit.storage import atomic_path
+from turncredit.storage import atomic_path, sha256_text
 
 P = ParamSpec("P")
 
@@ -110,7 +110,13 @@ ARM_LOOKS = {
     "sequence_wide": ("#8855DD", "8"),
 }
 ARM_COLOURS = {arm: colour for arm, (colour, _) in ARM_LOOKS.items()}
-_SPARE_LOOKS = (("#000000", "<"), ("#999999", ">"), ("#7A4FA3", "h"), ("#8C6D31", "*"))
+SPARE_LOOKS = (
+    ("#999999", ">"), ("#7A4FA3", "h"), ("#66DD66", "<"), ("#112233", "*"), ("#000044", ">"),
+    ("#FF2233", "h"), ("#EE66DD", "<"), ("#AADD00", "*"), ("#550000", ">"), ("#771133", "h"),
+    ("#116655", "<"), ("#CC4488", "*"), ("#BB00CC", ">"), ("#BBCC99", "h"), ("#550077", "<"),
+    ("#AA88FF", "*"), ("#DDAA55", ">"), ("#110088", "h"), ("#99AA99", "<"), ("#335588", ">"),
+)  # fmt: skip
+"""For arms that the library does not know, of a user's own; their markers are no one else's."""
 
 _ACRONYMS = (
     "GRPO DAPO RLOO GAE AEM GSPO CISPO GPPO GiGPO EMPG IGPO MT ADRS ARPO AEPO CLEANER ActGuide IS"
@@ -120,11 +126,19 @@ _WORDS |= {"dr": "Dr.", "pp": "++"}
 
 
 def arm_looks(arms: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Colour and marker of each arm: its own, otherwise spare ones in the order of `arms`."""
-    unknown = [arm for arm in arms if arm not in ARM_LOOKS]
-    if len(unknown) > len(_SPARE_LOOKS):
-        raise ValueError(f"no colour left for the arms {', '.join(unknown[len(_SPARE_LOOKS) :])}")
-    spare = dict(zip(unknown, _SPARE_LOOKS, strict=False))
+    """Colour and marker of each arm: its own, or a spare one if the library does not know it.
+
+    Which spare one follows from its name, in any order of `arms`; only where two names come to the
+    same does the company matter.  Raises ValueError for more unknown arms than spare looks.
+    """
+    unknown = sorted({arm for arm in arms if arm not in ARM_LOOKS})
+    if len(unknown) > len(SPARE_LOOKS):
+        raise ValueError(f"no colour left for the arms {', '.join(unknown[len(SPARE_LOOKS) :])}")
+    spare: dict[str, tuple[str, str]] = {}
+    for arm in unknown:
+        first = int(sha256_text(arm), 16) % len(SPARE_LOOKS)
+        order = [*SPARE_LOOKS[first:], *SPARE_LOOKS[:first]]
+        spare[arm] = next(look for look in order if look not in spare.values())
     return {arm: ARM_LOOKS.get(arm) or spare[arm] for arm in arms}
 
 

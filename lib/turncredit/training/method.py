@@ -24,6 +24,7 @@ from turncredit.rollout.protocol import Strategy
 from turncredit.rollout.strategies import STRATEGIES
 from turncredit.storage import content_sha256
 from turncredit.training.collect import Collected
+from turncredit.training.extensions import enter, is_known, source_sha256
 from turncredit.training.turn_inputs import TURN_INPUTS, TurnInput
 
 SET_BY_THE_LOOP = frozenset(
@@ -61,8 +62,11 @@ class Method:
     rollout: str = field(default="independent", metadata=OPTIONAL)
     """How the trajectories of a group come about, a name in `rollout.strategies`."""
     rollout_options: dict[str, Any] = field(default_factory=dict, metadata=OPTIONAL)
+    module: str = field(default="", metadata=OPTIONAL)
+    """A module of one's own that enters what is named above (`extensions.enter`); "": none."""
 
     def __post_init__(self) -> None:
+        self.enter()
         for kind, table in TABLES.items():
             known = set(option_names(table[getattr(self, kind)])) - SET_BY_THE_LOOP
             if kind == "base":
@@ -73,6 +77,11 @@ class Method:
                     f"{kind}_options: {getattr(self, kind)!r} has no option {unknown[0]!r}; "
                     f"it has: {', '.join(sorted(known)) or 'none'}"
                 )
+
+    def enter(self) -> None:
+        """Have what its module enters in the tables of this process, such as a run's own."""
+        if self.module:
+            enter(self.module)
 
     @property
     def strategy(self) -> Strategy:
@@ -85,13 +94,26 @@ class Method:
         fields = asdict(self)
         if self.rollout == "independent":
             del fields["rollout"], fields["rollout_options"]
+        if not self.module:
+            del fields["module"]
         return fields
 
     @property
     def contents(self) -> dict[str, str]:
-        """Hashes of the files that its options name, by key: an action log."""
+        """Hashes of the files that it names, by key: an action log, a module of one's own."""
         log = self.rollout_options.get("log", SCRIPTED)
-        return {} if log == SCRIPTED else {"rollout.log": content_sha256(log_path(log))}
+        found = {} if log == SCRIPTED else {"rollout.log": content_sha256(log_path(log))}
+        return found | ({"module": source_sha256(self.module)} if self.module else {})
+
+    def require_source(self) -> None:
+        """ValueError naming a function that only this process knows, and no run would find."""
+        for kind, table in TABLES.items():
+            name = getattr(self, kind)
+            if not is_known(table[name], self.module):
+                raise ValueError(
+                    f"{kind} = {name!r} was entered by {table[name].__module__}, where no run "
+                    "finds it; write it into a file, and name that as the method's module"
+                )
 
     def credit(self, batch: TurnBatch, **given: Any) -> Credit:
         """The credit of a batch; of `given`, its functions get the options that they know."""
