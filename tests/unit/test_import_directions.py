@@ -23,6 +23,8 @@ LEVELS = {
     9: "runs estimates comparisons claims warm_starts verl_plugin action_logs",
     10: "experiment run_checks plots viewer notebook_runner",
     11: "report",
+    12: "cli",
+    13: "__main__",
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names.split()}
 SIDEWAYS = {
