@@ -18,19 +18,13 @@ LEVELS = {
     4: "policies",
     5: "batching signals demonstrations contents",
     6: "credit objectives reward_shaping dynamic_sampling expert_actions rollout",
-<<<<<<< HEAD
     7: "training tripwires evaluation warm_start probe audit rollout_measures",
-    8: "results loggers tasks code_version plans first_evaluations",
-    9: "runs estimates comparisons budgets claims warm_starts verl_plugin action_logs",
+    8: "results loggers tasks code_version plans first_evaluations laws",
+    9: "runs estimates comparisons budgets claims warm_starts verl_plugin action_logs exercises",
     10: "experiment run_checks after_training plots viewer notebook_runner",
     11: "report teacher_audits",
-=======
-    7: "training tripwires evaluation warm_start probe audit",
-    8: "results loggers tasks code_version plans first_evaluations laws",
-    9: "runs estimates comparisons claims warm_starts verl_plugin action_logs exercises",
-    10: "experiment run_checks plots viewer notebook_runner",
-    11: "report",
->>>>>>> teach/next
+    12: "cli",
+    13: "__main__",
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names.split()}
 SIDEWAYS = {

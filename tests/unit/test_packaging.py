@@ -164,7 +164,7 @@ def top_level_imports(path: Path) -> set[str]:
 # ---- the CPU lock --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cpu-lock.txt", "cpu-nodeps.txt", "verl-lock.txt"])
+@pytest.mark.parametrize("name", ["cpu-lock.txt", "cpu-nodeps.txt", "verl-lock.txt", "docs.txt"])
 def test_pins_are_exact_and_name_no_place(name):
     text = (REQUIREMENTS / name).read_text(encoding="utf-8")
     for requirement in read(name).values():
@@ -178,10 +178,12 @@ def test_the_lock_satisfies_what_it_was_made_from():
         assert exact(LOCK[name]) in requirement.specifier, name
 
 
-@pytest.mark.parametrize("extra", ["core", "notebooks", "data", "dev"])
+@pytest.mark.parametrize("extra", ["core", "experiments", "notebooks", "data", "dev"])
 def test_the_lock_satisfies_the_package(extra):
     texts = PROJECT["dependencies"] if extra == "core" else EXTRAS[extra]
     for name, requirement in requirement_lines(texts).items():
+        if name == "turncredit":  # another extra, tested by itself
+            continue
         assert exact(LOCK[name]) in requirement.specifier, name
 
 
@@ -252,6 +254,35 @@ def test_extras_hold_what_verl_needs_and_omits():
         if name != "verl":
             assert exact(gpu[name]) == Version(version)
     assert gpu["turncredit"].extras == {"verl"}
+
+
+def test_the_package_alone_brings_torch_and_numpy():
+    assert set(requirement_lines(PROJECT["dependencies"])) == {"torch", "numpy"}
+
+
+@pytest.mark.parametrize("extra", ["notebooks", "verl", "gpu"])
+def test_who_runs_experiments_gets_what_they_need(extra):
+    """The extra of that name, directly or by way of another one."""
+    found, waiting = set(), [extra]
+    while waiting:
+        found |= {name := waiting.pop()}
+        own = requirement_lines(EXTRAS[name]).get("turncredit")
+        waiting += own.extras if own else ()
+    assert "experiments" in found
+
+
+def test_commands_of_the_package_can_be_called():
+    for place in PROJECT["scripts"].values():
+        module, _, name = place.partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_what_the_library_reads_is_packaged():
+    """Every kind of file beside the modules has a pattern in package-data."""
+    tool = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    patterns = set(tool["setuptools"]["package-data"]["*"])
+    kinds = {f"*{path.suffix}" for path in paths.PACKAGE.rglob("*.*") if path.is_file()}
+    assert kinds - {"*.py", "*.pyc"} <= patterns
 
 
 def test_python_versions_are_those_verl_supports():
