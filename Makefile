@@ -84,7 +84,7 @@ ifeq ($(filter $(TIER),$(TIERS)),)
 $(error TIER=$(TIER) has no parameter files; there are: $(TIERS))
 endif
 
-.PHONY: help env env-verl env-vllm test check-estimator test-verl test-vllm cluster-check lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable
+.PHONY: help env env-verl env-vllm test check-estimator check-environment test-verl test-vllm cluster-check lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable
 
 help: ## Show the targets
 	@echo "make TARGET [TIER=smoke|cpu|gpu|cluster]   (TIER is $(TIER))"
@@ -150,6 +150,9 @@ test-verl: $(VERL_STAMP) ## Compare the estimators with verl's and TRL's own fun
 
 cluster-check: $(VERL_STAMP) ## Compose and validate every cluster run, with memory and tokens of a step
 	@$(VERL_PY) -m turncredit.verl_plugin.check
+
+check-environment: $(STAMP) ## Play an environment at random and check it: NAME=table_query or module:function
+	@$(PY) -m turncredit.environments "$(NAME)" $(MESSAGES)
 
 test-vllm: $(VLLM_STAMP) ## Roll out and train with vLLM itself
 	@$(VLLM_PY) -c 'import vllm'  # absent, they would only be skipped

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from turncredit.answers import stands_in
 from turncredit.environments.oracle import oracle_turn, turn_labels
 from turncredit.environments.protocol import Environment, Step
+from turncredit.household_demonstrations import tidy
 from turncredit.params import require_positive, require_shares
 from turncredit.policies.protocol import Tokens
 from turncredit.records import Trajectory, Turn
@@ -16,7 +17,10 @@ from turncredit.worlds.base import Hop, Question
 
 @dataclass(frozen=True)
 class DemonstrationSettings:
-    """How the scripted researcher behaves; all but `patience` are probabilities."""
+    """How the scripted researcher behaves; all but `patience` are probabilities.
+
+    What they mean for chores is told by `household_demonstrations.tidy`.
+    """
 
     guess_first: float
     """Opens by putting the popular answer to the verifier instead of searching."""
@@ -97,7 +101,9 @@ def script_of(
     stream: random.Random,
     actions: Sequence[str],
 ) -> Script:
-    """The script for an environment with these actions: one that searches, or one for tables."""
+    """The script for an environment with these actions: searching, asking tables or chores."""
+    if "action" in actions:
+        return tidy(question, settings, stream)
     if "query" in actions:
         return consult(question, names, settings, stream)
     return research(question, names, settings, stream, actions)

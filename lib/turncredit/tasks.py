@@ -15,6 +15,8 @@ from turncredit.demonstrations import DemonstrationSettings, demonstrate
 from turncredit.environments import (
     DeepResearch,
     DeepResearchSettings,
+    Household,
+    HouseholdSettings,
     SearchR1,
     SearchR1Settings,
     TableQuery,
@@ -39,6 +41,7 @@ from turncredit.policies.vllm import VllmPolicy, VllmSettings
 from turncredit.policies.vocabulary import tag_vocabulary
 from turncredit.records import Trajectory
 from turncredit.seeding import python_stream
+from turncredit.task_checks import require_fitting
 from turncredit.training import TrainingSettings
 from turncredit.tripwires import TripwireSettings
 from turncredit.warm_start import WarmStartSettings
@@ -46,6 +49,7 @@ from turncredit.worlds.base import World
 from turncredit.worlds.difficulty import WithheldEvidence
 from turncredit.worlds.factbook import FactbookWorld
 from turncredit.worlds.files import FileSettings
+from turncredit.worlds.household import HouseholdWorld
 from turncredit.worlds.synthetic import SyntheticWorld
 from turncredit.worlds.tables import TableWorld
 
@@ -70,8 +74,8 @@ class FactbookSettings:
 class TaskSettings:
     """The contents of `params/<tier>/tasks/<task>.yaml`, which may extend another task's."""
 
-    world: SyntheticWorld | TableWorld | FactbookSettings | FileSettings
-    environment: DeepResearchSettings | SearchR1Settings | TableQuerySettings
+    world: SyntheticWorld | TableWorld | HouseholdWorld | FactbookSettings | FileSettings
+    environment: DeepResearchSettings | SearchR1Settings | TableQuerySettings | HouseholdSettings
     wording: str
     """What the environment says around questions and results, a name in `WORDINGS`: tiny, or the
     environment's own.  A tiny policy writes tags, so the JSON ones are not for it."""
@@ -96,16 +100,7 @@ class TaskSettings:
                 f"policy can answer in the environment {self.environment.KIND}"
             )
         require_shares(self, "withheld_share")
-        if (self.world.KIND == "tables") != (self.environment.KIND == "table_query"):
-            raise ValueError(
-                f"world.kind = {self.world.KIND!r} does not go with environment.kind = "
-                f"{self.environment.KIND!r}: tables are asked by table_query, and nothing else is"
-            )
-        if self.world.KIND == "tables" and self.withheld_share:
-            raise ValueError(
-                f"withheld_share = {self.withheld_share} must be 0 for tables; "
-                "world.unsolvable_share leaves cells empty"
-            )
+        require_fitting(self)
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -293,5 +288,7 @@ def _environment(world: World, settings: TaskSettings) -> Environment:
         return SearchR1(world, settings.environment, wording=wording)
     if settings.environment.KIND == "table_query":
         return TableQuery(world, settings.environment, wording=wording)
+    if settings.environment.KIND == "household":
+        return Household(settings.environment, wording)
     judge = open_judge(settings.judge)
     return DeepResearch(world, judge, settings.environment, wording=wording)

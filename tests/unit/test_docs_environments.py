@@ -14,6 +14,7 @@ from turncredit import paths
 from turncredit.environments import (
     WORDINGS,
     DeepResearchSettings,
+    HouseholdSettings,
     SearchR1Settings,
     TableQuerySettings,
 )
@@ -58,7 +59,9 @@ def test_the_page_shows_accepted_and_refused_messages_of_both_protocols():
     assert len(MESSAGES) > 20
 
 
-@pytest.mark.parametrize("settings", [DeepResearchSettings, SearchR1Settings, TableQuerySettings])
+@pytest.mark.parametrize(
+    "settings", [DeepResearchSettings, SearchR1Settings, TableQuerySettings, HouseholdSettings]
+)
 def test_settings_and_defaults_are_those_of_the_code(settings):
     written = {
         name: ast.literal_eval(value)
@@ -70,7 +73,7 @@ def test_settings_and_defaults_are_those_of_the_code(settings):
 
 def test_names_are_those_of_the_code():
     reasons = [reason for reason, *_ in rows(part_of("Stop reasons"))]
-    assert len(set(reasons)) == len(reasons) == 7
+    assert len(set(reasons)) == len(reasons) == 9
     code = "".join(path.read_text(encoding="utf-8") for path in paths.PACKAGE.rglob("*.py"))
     assert all(f'"{reason}"' in code for reason in reasons)
     wordings = part_of("Wordings").split("ready ones are")[1].split(".")[0]

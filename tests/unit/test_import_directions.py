@@ -12,9 +12,9 @@ import turncredit
 PACKAGE = Path(turncredit.__file__).parent
 LEVELS = {
     0: "paths params seeding storage parallel option_ranges row_checks run_ledger",
-    1: "records answers checkpoints spans logprobs methods batch_contract stats",
+    1: "records answers checkpoints spans logprobs methods batch_contract stats task_checks",
     2: "retrieval worlds",
-    3: "environments table_demonstrations",
+    3: "environments table_demonstrations household_demonstrations",
     4: "policies",
     5: "batching signals demonstrations contents",
     6: "credit objectives reward_shaping dynamic_sampling expert_actions rollout",

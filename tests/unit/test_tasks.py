@@ -7,7 +7,7 @@ import yaml
 
 from turncredit import params, paths
 from turncredit.environments.wording import WORDINGS
-from turncredit.tasks import open_task
+from turncredit.tasks import TaskSettings, open_task, task_values
 
 FILES = paths.PACKAGE.parents[1] / "params" / "smoke" / "tasks"
 SEARCH = {
@@ -148,3 +148,40 @@ def test_an_unchanged_file_is_the_same_task_and_an_edited_one_another(opened):
     task = opened("costly_guess", {})
     assert opened("costly_guess", {}) is task
     assert opened("costly_guess", {"environment.max_turns": 3}) is not task
+
+
+# --- chores
+
+
+@pytest.mark.parametrize("tier", ["smoke", "cpu"])
+def test_the_task_of_chores_has_demonstrations_that_mostly_win_in_its_own_words(tier):
+    task = open_task(tier, "household")
+    shown = task.demonstrations(0)(0) + task.demonstrations(0)(1)
+    assert sum(one.success for one in shown) > 0.5 * len(shown)
+    assert all(one.reward <= 10.0 for one in shown)
+    limits = task.settings.training.max_turn_tokens, task.settings.policy.max_tokens
+    assert max(len(turn.sampled_ids) for one in shown for turn in one.turns) <= limits[0]
+    assert sum(one.stop_reason == "max_tokens" for one in shown) < 0.1 * len(shown)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"environment": {"terse": False}}, "environment.terse must be true"),
+        ({"withheld_share": 0.1}, "withheld_share = 0.1 must be 0 for chores"),
+        ({"disturbances": {"outcome_flip": 0.1}}, "disturbances.outcome_flip = 0.1 must be 0"),
+        ({"warm_start": {"swap_names": 0.1}}, "warm_start.swap_names = 0.1 must be 0"),
+        ({"world": {"families": []}}, "families"),
+    ],
+)
+def test_chores_refuse_what_they_cannot_be_combined_with(changes, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        open_task("smoke", "household", changes)
+
+
+def test_chores_need_their_own_environment():
+    values = task_values("smoke", "informative_guess")
+    values |= {"world": task_values("smoke", "household")["world"]}
+    values.pop("tripwires", None)
+    with pytest.raises(ValueError, match="chores are done in household"):
+        params.build(TaskSettings, values, "the test")

@@ -1,6 +1,7 @@
 """Environments: what an agent can do, what it sees, and when an episode is over."""
 
 from turncredit.environments.deep_research import DeepResearch, DeepResearchSettings
+from turncredit.environments.household import Household, HouseholdSettings
 from turncredit.environments.protocol import Environment, Episode, Step
 from turncredit.environments.search_r1 import SearchR1, SearchR1Settings
 from turncredit.environments.table_query import TableQuery, TableQuerySettings
@@ -12,6 +13,8 @@ __all__ = [
     "DeepResearchSettings",
     "Environment",
     "Episode",
+    "Household",
+    "HouseholdSettings",
     "SearchR1",
     "SearchR1Settings",
     "Step",

@@ -98,6 +98,13 @@ the question does.
 Question: {question}
 """
 
+_HOUSEHOLD_PROMPT = """\
+You do chores in a house that is described in text. Each message takes one step: think between \
+<think> and </think> first, then write one of the admissible actions between <action> and \
+</action>, and nothing after it.
+{question}
+"""
+
 _INFORMATION = "\n\n<information>{text}</information>\n\n"
 _TOOL_RESPONSE = "\n<tool_response>\n{text}\n</tool_response>\n"
 _TRY_TAGS = """
@@ -108,6 +115,10 @@ may follow it. Try again.
 _TRY_TABLE = """
 That message held no valid action. It must end with a single one, for example \
 <query> get column row </query> or <answer> answer </answer>, and nothing may follow it. Try again.
+"""
+_TRY_ACTION = """
+That message held no action. It must end with a single one, for example \
+<action> look </action>, and nothing may follow it. Try again.
 """
 _NOTHING_TO_READ = "Nothing to read: no section that you have not seen shares a word with yours."
 _TRY_JSON = """
@@ -124,5 +135,6 @@ WORDINGS: dict[str, Wording] = {
         "json", _RESEARCH_PROMPT_JSON, _TOOL_RESPONSE, _TRY_JSON, _NOTHING_TO_READ
     ),
     "table_query": Wording("tags", _TABLE_PROMPT, _INFORMATION, _TRY_TABLE),
+    "household": Wording("tags", _HOUSEHOLD_PROMPT, "\n\n{text}\n\n", _TRY_ACTION),
 }
 """Ready wordings by name; "tiny" is the one for word-level vocabularies."""

@@ -1,7 +1,8 @@
 """Any environment of this package under other people's loops; only the protocol is needed.
 
-`chat` speaks in messages (OpenAI style, and the hooks of the `verifiers` library), `tokens` in
-token ids (verl's agent loops and anything else with an asynchronous `generate`).
+`chat` speaks in messages (OpenAI style, and the hooks of the `verifiers` library), `text_gym` in
+Gymnasium's methods, both ways, `tokens` in token ids (verl's agent loops and anything else with an
+asynchronous `generate`).
 """
 
 from turncredit.environments.adapters.chat import (
@@ -11,11 +12,14 @@ from turncredit.environments.adapters.chat import (
     tool_schemas,
     trajectory_messages,
 )
+from turncredit.environments.adapters.text_gym import GymEnvironment, TextGym
 from turncredit.environments.adapters.tokens import TokenEpisode, play_tokens
 
 __all__ = [
     "ChatEnvironment",
     "ChatEpisode",
+    "GymEnvironment",
+    "TextGym",
     "TokenEpisode",
     "chat_messages",
     "play_tokens",
