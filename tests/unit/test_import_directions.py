@@ -21,7 +21,7 @@ LEVELS = {
     7: "training tripwires evaluation warm_start probe audit",
     8: "results loggers tasks code_version plans first_evaluations",
     9: "runs estimates comparisons claims warm_starts verl_plugin action_logs",
-    10: "experiment run_checks plots viewer notebook_runner",
+    10: "experiment run_checks plots viewer notebook_runner credit_audits",
     11: "report",
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names.split()}
@@ -31,6 +31,7 @@ SIDEWAYS = {
     ("signals", "batching"),
     ("run_checks", "experiment"),
     ("run_ledger", "storage"),
+    ("training", "audit"),
 }
 """(importer, imported) pairs of one level that are allowed: the table has them on two lines."""
 
