@@ -116,8 +116,9 @@ class CoinEpisode:
     def snapshot(self) -> Snapshot:
         return saved(self, "environment")
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: Snapshot, stream: random.Random | None = None) -> None:
         put_back(self, snapshot)
+        self.stream = stream or self.stream
 
     def _text(self, least: int, most: int) -> str:
         count = self.stream.randint(least, most)

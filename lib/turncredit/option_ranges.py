@@ -63,6 +63,7 @@ RANGES: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], bool]]] = {
     "part": ("be a number in 0 .. 1, 0 excluded", is_number, lambda value: 0 < value <= 1),
     "positive": ("be a number above 0", is_number, lambda value: value > 0),
     "scale": ("be a finite number of at least 0", is_number, lambda value: 0 <= value < math.inf),
+    "several": ("be a whole number of at least 2", is_whole, lambda value: value >= 2),
     "share": ("be a number in 0 .. 1", is_number, lambda value: 0 <= value <= 1),
     "strength": ("be a finite number above 0", is_number, lambda value: 0 < value < math.inf),
     "threshold": ("be a number of at least 0", is_number, lambda value: value >= 0),

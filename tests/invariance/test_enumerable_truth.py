@@ -500,6 +500,11 @@ def empg(group: list[Trace]) -> list[list[float]]:
     return spread(group, [[value - mean for value in row] for row in shaped])
 
 
+def given_by_turn(group: list[Trace]) -> list[list[float]]:
+    """What the batch has in the place of true advantages: here step rewards, which are none."""
+    return spread(group, [list(trace.steps) for trace in group])
+
+
 # bases: unbiased, shrunk, or biased as defined
 
 
@@ -507,11 +512,13 @@ UNBIASED = {
     "rloo": ("rloo", {}, {"turn_rewards": False}),
     "turn_returns-last": ("turn_returns", {"stopped": "last"}, {"turn_rewards": True}),
     "turn_returns-zero": ("turn_returns", {"stopped": "zero"}, {"turn_rewards": True}),
+    "vineppo": ("vineppo", {}, {"turn_rewards": True}),
     "gae-lam0": ("gae", {"lam": 0.0, "whiten": False}, {"turn_rewards": True}),
     "gae-lam0.6": ("gae", {"lam": 0.6, "whiten": False}, {"turn_rewards": True}),
     "gae-lam1": ("gae", {"lam": 1.0, "whiten": False}, {"turn_rewards": True}),
 }
-"""The mean is the exact gradient, of the outcome alone or with step rewards; gae: exact values."""
+"""The mean is the exact gradient, of the outcome alone or with step rewards; gae and vineppo:
+exact values."""
 
 AS_DEFINED: dict[str, Reference] = {
     "grpo": grpo,
@@ -524,6 +531,7 @@ AS_DEFINED: dict[str, Reference] = {
     "gigpo": gigpo,
     "igpo": igpo,
     "empg": empg,
+    "true_advantage": given_by_turn,
 }
 """Biased; the mean is that of the definition above, with default options."""
 
@@ -599,7 +607,7 @@ def test_measured(base, name, size):
 
 def print_bias(here: Case, base: str, found: Tensor) -> tuple[float, float]:
     """Relative size of the bias, and cosine, against the gradient the base aims at."""
-    reads_steps = {"gae", "mt_grpo", "turn_returns", "gigpo"}
+    reads_steps = {"gae", "mt_grpo", "turn_returns", "gigpo", "vineppo"}
     target = here.exact_gradient(turn_rewards=base in reads_steps)
     bias = float((found - target).norm() / target.norm())
     cosine = float(torch.nn.functional.cosine_similarity(found, target, dim=0))
@@ -687,6 +695,19 @@ def test_bias_of_turn_index_means_comes_from_stopping(name, size):
 
 
 # advantages themselves, not only their gradient
+
+
+@every_case
+def test_true_advantages_by_turn_have_the_exact_gradient(name, size):
+    """What no base can know without an audit: with it one number per turn is enough."""
+    here = case(name, size)
+    worth = exact.values(here.tree, here.logits).turn_advantages
+    table = torch.zeros_like(here.path_batch.turn_rewards)
+    for row, path in enumerate(here.tree.paths):
+        table[row, : len(path.responses)] = worth[list(path.responses)]
+    batch = here.batch.replace(turn_rewards=table[torch.tensor(here.groups).flatten()])
+    found = here.expected_gradient(token_advantages(batch, "true_advantage", "none"))
+    torch.testing.assert_close(found, here.exact_gradient(), **EXACT)
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
@@ -1020,7 +1041,7 @@ def test_a_gate_that_always_opens_shrinks_the_suffix_by_the_success_rate(name, s
     torch.testing.assert_close(found, left * here.exact_gradient(), **EXACT)
 
 
-OWN_SIGNAL = {"empg", "igpo", "adrs", "gae"}
+OWN_SIGNAL = {"empg", "igpo", "adrs", "gae", "vineppo"}
 """Not a function of rewards alone, so equal rewards need not give 0."""
 
 

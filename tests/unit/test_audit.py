@@ -1,7 +1,6 @@
 """The audit measures what a turn was worth: exact by enumeration, and unbiased by continuation."""
 
 import math
-import random
 from dataclasses import replace
 
 import pytest
@@ -16,6 +15,7 @@ from play import (
     synthetic_environment,
     vocabulary,
 )
+from trees import TREE, TURN_TOKENS, WORDS, WORLD, taught_policy
 
 from turncredit.audit import (
     AuditSettings,
@@ -25,47 +25,14 @@ from turncredit.audit import (
     replay,
 )
 from turncredit.audit.continuations import Branch, Continuer
-from turncredit.environments.toy_tree import ToyTree, search_or_guess
 from turncredit.environments.wrappers import Disturbances, disturbed
 from turncredit.policies.tiny import TinyPolicy
-from turncredit.policies.vocabulary import Vocabulary
-from turncredit.records import Trajectory, Turn
 from turncredit.rollout import roll_out
-from turncredit.warm_start import WarmStartSettings, warm_start
-
-TREE = search_or_guess()
-WORLD = ToyTree(TREE)
-WORDS = Vocabulary(WORLD.words)
-TURN_TOKENS = 3
-LEARNING = WarmStartSettings(steps=40, batch=8, learning_rate=2.0e-2, swap_names=0.0)
-
-
-def tree_paths(stream: random.Random, count: int) -> list[Trajectory]:
-    """Episodes drawn from the tree's paths, as somebody taught them; observations included."""
-
-    def turn(number, outcome):
-        said = WORDS.encode(" ".join(TREE.responses[number].words))
-        zeros = (0.0,) * len(said)
-        return Turn(said, zeros, zeros, WORDS.encode(outcome.observation), "any")
-
-    prompt = WORDS.encode_prompt(TREE.prompt)
-    drawn = [stream.choice(TREE.paths) for _ in range(count)]
-    return [
-        Trajectory("q", prompt, tuple(map(turn, *path)), path.reward, path.success, "answer")
-        for path in drawn
-    ]
 
 
 @pytest.fixture(scope="module")
 def tree_policy() -> TinyPolicy:
-    """A tiny policy that mostly says what the tree allows."""
-    model = TinyPolicy(replace(TINY, max_tokens=40), len(WORDS), 0)
-    stream = random.Random(0)
-    warm_start(
-        model, WORDS, (), lambda step: tree_paths(stream, 8), LEARNING, seed=0,
-        report=lambda step, loss: None,
-    )  # fmt: skip
-    return model.requires_grad_(False)
+    return taught_policy()
 
 
 def tree_starts(model, count: int, seed: int = 0):

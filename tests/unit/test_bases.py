@@ -437,7 +437,12 @@ def test_a_missing_reward_is_as_if_the_trajectory_were_not_there(base, batch):
             assert torch.equal(found[known], without)
 
 
-@pytest.mark.parametrize("base", ["gae", "mt_grpo", "turn_returns", "gigpo", "igpo", "empg"])
+READ_STEPS = [
+    "gae", "mt_grpo", "turn_returns", "gigpo", "igpo", "empg", "true_advantage", "vineppo",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("base", READ_STEPS)
 def test_a_missing_step_reward_takes_its_trajectory_out(base):
     batch = make_batch([[2, 1, 1], [1, 2, 1], [2, 1, 2], [1, 1, 1]], rewards=[0.0, 1.0, 0.5, 1.0])
     holes = batch.turn_rewards.clone()
@@ -517,6 +522,8 @@ def test_a_group_of_one_is_an_error_unless_allowed(base):
         ("mt_grpo", "turn_rewards"),
         ("turn_returns", "turn_rewards"),
         ("igpo", "turn_rewards"),
+        ("true_advantage", "turn_rewards"),
+        ("vineppo", "values"),
         ("gigpo", "anchor_ids"),
     ],
 )
@@ -528,7 +535,7 @@ def test_a_missing_field_is_named(base, field):
         BASES[base](batch)
 
 
-@pytest.mark.parametrize("base", ["gae", "mt_grpo", "turn_returns", "gigpo", "igpo", "empg"])
+@pytest.mark.parametrize("base", READ_STEPS)
 def test_an_infinite_step_reward_is_named(base):
     batch = make_batch([[1, 1, 1], [1, 1, 1]])
     batch.turn_rewards[1, 1] = math.inf

@@ -212,8 +212,8 @@ def rows_of(trajectories, uids, seed=0):
 
 
 MADE = episodes()
-NEED_MORE = {"mt_grpo", "turn_returns", "igpo", "adrs"}
-"""Bases that read step rewards, which neither environment gives, or a teacher's scores."""
+NEED_MORE = {"mt_grpo", "turn_returns", "igpo", "adrs", "true_advantage", "vineppo"}
+"""Bases that read step rewards, which neither environment gives, a teacher's scores or an audit."""
 
 
 def own_batch(rows):
@@ -373,6 +373,8 @@ def test_a_sound_configuration_is_read():
         ({"algorithm__turncredit": CREDIT | {"weight_options": {"after": 2.0}}}, "after is 2.0"),
         ({"algorithm__turncredit": CREDIT | {"base": "igpo"}}, "information gains need passes"),
         ({"algorithm__turncredit": CREDIT | {"base": "adrs"}}, "its teacher needs passes"),
+        ({"algorithm__turncredit": CREDIT | {"base": "true_advantage"}}, "plays on from every"),
+        ({"algorithm__turncredit": CREDIT | {"base": "vineppo"}}, "playing on from every turn"),
         ({"algorithm__turncredit": CREDIT | {"base": "gae"}}, "gae needs TurnBatch.values"),
         ({"algorithm__turncredit": None}, "algorithm.turncredit is missing"),
         ({f"{L}loss_mode": "turncredit_ppo_clp"}, "'turncredit_ppo_clp' is not one of"),

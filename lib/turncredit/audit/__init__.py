@@ -11,7 +11,13 @@ from turncredit.audit.comparison import (
     ledger_rows,
     turn_means,
 )
-from turncredit.audit.estimates import Audit, AuditSettings, audit_turns, continuations_for
+from turncredit.audit.estimates import (
+    Audit,
+    AuditSettings,
+    audit_turns,
+    continuations_for,
+    state_values,
+)
 from turncredit.audit.replay import TurnStart, replay, replay_one
 from turncredit.audit.trees import exact_audit
 
@@ -27,5 +33,6 @@ __all__ = [
     "ledger_rows",
     "replay",
     "replay_one",
+    "state_values",
     "turn_means",
 ]

@@ -21,6 +21,8 @@ NEEDS = {
     "mt_grpo": "rewards of turns",
     "turn_returns": "rewards of turns",
     "igpo": "information gains",
+    "true_advantage": "true advantages of turns",
+    "vineppo": "values of states",
     "high_is_turns": "log-probs of a policy that has moved on",
 }
 """Bases and weights that trajectories alone do not feed, and what they want."""

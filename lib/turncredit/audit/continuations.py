@@ -87,6 +87,8 @@ class Continuer:
             parts = (self.policy, self.vocabulary, self.environment, rows, torch.cat(uniforms))
             said, _ = play(*parts, max_turn_tokens=self.max_turn_tokens)
             self.cost["tokens"] += len(said)
+            made = [turn for row in rows for turn in row.turns]
+            self.cost["turns"] += sum(turn.action != "unfinished" for turn in made)
         rewards = [math.nan if e.reward is None else e.reward for e in episodes]
         table = torch.tensor(rewards, dtype=torch.float64).view(len(branches), count)
         yield from zip((branch.key for branch in branches), table, strict=True)
@@ -108,6 +110,7 @@ class Continuer:
         if not start.finished:
             return episode, None
         result = episode.step(self.vocabulary.decode(said))
+        self.cost["turns"] += 1
         if result.stop_reason is not None:
             return episode, None
         return episode, start.prefix_ids + said + self.vocabulary.encode(result.observation)

@@ -49,7 +49,7 @@ class Audit:
     errors: Tensor
     """Standard error of the advantage; 0 where it is exact."""
     cost: Mapping[str, float]
-    """`continuations` started and `tokens` sampled in them."""
+    """`continuations` started, and the `turns` made and `tokens` sampled in them."""
 
 
 def continuations_for(standard_error: float, *, spread: float = 1.0) -> int:
@@ -88,17 +88,9 @@ def audit_turns(
     """
     if not starts:
         raise ValueError("starts: no turn to audit")
-    if hasattr(policy, "engine"):
-        raise ValueError("an audit decodes in lock-step, and this policy samples by an engine")
-    continuer = Continuer(
-        policy,
-        vocabulary,
-        environment,
-        max_turn_tokens,
-        settings.continuations,
-        settings.seed,
-        settings.batch_rows,
-    )
+    size, seed, batch_rows = settings.continuations, settings.seed, settings.batch_rows
+    parts = (policy, vocabulary, environment, max_turn_tokens)
+    continuer = _continuer(*parts, size, seed, batch_rows)
     pairs = [(Branch(start, None), Branch(start, start.message_ids)) for start in starts]
     rewards: dict[tuple, Tensor] = {}
     total = len({branch.key for pair in pairs for branch in pair})
@@ -110,6 +102,50 @@ def audit_turns(
     for start, (state, message) in zip(starts, pairs, strict=True):
         tables[:, start.row, start.turn] = _summary(rewards[state.key], rewards[message.key])
     return Audit(*tables, dict(continuer.cost))
+
+
+def state_values(
+    policy: Policy,
+    vocabulary: Tokens,
+    environment: Environment,
+    starts: Sequence[TurnStart],
+    *,
+    continuations: int,
+    seed: int,
+    max_turn_tokens: int,
+    shape: tuple[int, int],
+    batch_rows: int = 2048,
+) -> tuple[Tensor, dict[str, float]]:
+    """V alone of the state before every turn, [B, T] float64, and what it cost as in `Audit.cost`.
+
+    The mean over the continuations whose reward is known; NaN where none is, or there is no turn.
+    Arguments are those of `audit_turns` and its settings; one continuation is enough here.
+    """
+    parts = (policy, vocabulary, environment, max_turn_tokens)
+    continuer = _continuer(*parts, continuations, seed, batch_rows)
+    states = [Branch(start, None) for start in starts]
+    rewards = dict(continuer.rewards(states))
+    table = torch.full(shape, torch.nan, dtype=torch.float64)
+    for start, state in zip(starts, states, strict=True):
+        table[start.row, start.turn] = rewards[state.key].nanmean()
+    return table, dict(continuer.cost)
+
+
+def _continuer(
+    policy: Policy,
+    vocabulary: Tokens,
+    environment: Environment,
+    max_turn_tokens: int,
+    continuations: int,
+    seed: int,
+    batch_rows: int,
+) -> Continuer:
+    if hasattr(policy, "engine"):
+        raise ValueError("an audit decodes in lock-step, and this policy samples by an engine")
+    if continuations < 1:
+        raise ValueError(f"continuations = {continuations} must be at least 1")
+    size = (continuations, seed, batch_rows)
+    return Continuer(policy, vocabulary, environment, max_turn_tokens, *size)
 
 
 def _summary(before: Tensor, after: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def exact_audit(
         value, said = values[key], action_values.get((key, start.message_ids), 0.0)
         found = torch.tensor([value, said, said - value, 0.0], dtype=torch.float64)
         tables[:, start.row, start.turn] = found
-    return Audit(*tables, {"continuations": 0, "tokens": 0})
+    return Audit(*tables, {"continuations": 0, "turns": 0, "tokens": 0})
 
 
 def _branches(tree: Tree, vocabulary: Tokens) -> list[_Branch]:

@@ -15,6 +15,7 @@ from turncredit.batching import TurnBatch
 from turncredit.credit import (  # noqa: F401 (they enter their methods in the tables)
     adrs,
     aem,
+    audited,
     branches,
     controls,
     returns,

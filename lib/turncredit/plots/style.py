@@ -74,6 +74,9 @@ ARM_LOOKS = {
     "empg": ("#4C9926", "P"),
     "igpo": ("#E699BF", "P"),
     "mt_grpo": ("#734CE6", "P"),
+    "true_advantage": ("#000066", "P"),
+    "vineppo": ("#66EE00", "P"),
+    "vineppo_lean": ("#EECC88", "*"),
     "turn_returns": ("#994C73", "P"),
     "adrs": ("#99004C", "p"),
     "adrs_turns": ("#008866", "d"),
@@ -121,7 +124,7 @@ SPARE_LOOKS = (
 _ACRONYMS = (
     "GRPO DAPO RLOO GAE AEM GSPO CISPO GPPO GiGPO EMPG IGPO MT ADRS ARPO AEPO CLEANER ActGuide IS"
 )
-_WORDS = {word.lower(): word for word in (*_ACRONYMS.split(), "REINFORCE")}
+_WORDS = {word.lower(): word for word in (*_ACRONYMS.split(), "REINFORCE", "VinePPO")}
 _WORDS |= {"dr": "Dr.", "pp": "++"}
 
 

@@ -1,5 +1,6 @@
 """Drawing the groups of a step: questions, rollouts, and again where a group teaches nothing."""
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -15,6 +16,14 @@ from turncredit.training.settings import TrainingSettings
 from turncredit.worlds.base import Question, World
 
 
+class Origin(NamedTuple):
+    """What the environment of an independent trajectory draws its random numbers from."""
+
+    seed: int
+    step: int
+    row: int
+
+
 class Collected(NamedTuple):
     """The trajectories of a step, group by group."""
 
@@ -26,6 +35,11 @@ class Collected(NamedTuple):
     """All that were asked, by id."""
     actions: tuple[str, ...] = ()
     """Those of the environment."""
+    environment: Environment | None = None
+    """In which they were played."""
+    max_turn_tokens: int = 0
+    origins: tuple[Origin, ...] = ()
+    """Of each trajectory, as `roll_out` would have played it."""
 
 
 def collect(
@@ -49,6 +63,7 @@ def collect(
     spent: Counter[str] = Counter()
     asked: dict[str, Question] = {}
     actions = tuple(environment.actions)
+    origins: dict[int, list[Origin]] = {}  # by the id of a group that `rounds` keeps alive
 
     def draw(number: int) -> list[list[Trajectory]]:
         stream = seed if number == 0 else derive(seed, "resampling", number)
@@ -59,10 +74,20 @@ def collect(
         drawn = _draw(strategy, policy, vocabulary, environment, questions, settings, stream, step)
         spent.update(drawn.counts)
         rounds.append(drawn.groups)
+        rows = itertools.count()
+        for group in drawn.groups:
+            origins[id(group)] = [Origin(stream, step, next(rows)) for _ in group]
         return drawn.groups
 
+    def together(groups: list[list[Trajectory]], counts: Mapping[str, float]) -> Collected:
+        trajectories = [trajectory for group in groups for trajectory in group]
+        group_ids = [number for number, group in enumerate(groups) for _ in group]
+        places = tuple(origin for group in groups for origin in origins[id(group)])
+        played = (environment, settings.max_turn_tokens, places)
+        return Collected(trajectories, group_ids, dict(counts), asked, actions, *played)
+
     if settings.resampling is None:
-        return _together(draw(0), spent, asked, actions)
+        return together(draw(0), spent)
     wanted = settings.questions_per_step
     try:
         groups, counts = resample_groups(
@@ -70,7 +95,7 @@ def collect(
         )
     except NoUsableGroups as error:
         groups, counts = rounds[0], error.counts
-    return _together(groups, {**counts, **spent}, asked, actions)
+    return together(groups, {**counts, **spent})
 
 
 def _draw(
@@ -91,14 +116,3 @@ def _draw(
 def _teaches(group: list[Trajectory]) -> bool:
     """Whether two trajectories of a group have different known rewards."""
     return len({trajectory.reward for trajectory in group} - {None}) > 1
-
-
-def _together(
-    groups: list[list[Trajectory]],
-    counts: Mapping[str, float],
-    asked: dict[str, Question],
-    actions: tuple[str, ...],
-) -> Collected:
-    trajectories = [trajectory for group in groups for trajectory in group]
-    group_ids = [number for number, group in enumerate(groups) for _ in group]
-    return Collected(trajectories, group_ids, dict(counts), asked, actions)

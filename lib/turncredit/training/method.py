@@ -17,7 +17,6 @@ from turncredit.expert_actions import SCRIPTED, log_path
 from turncredit.methods import option_names
 from turncredit.objectives import OBJECTIVES, batch_totals
 from turncredit.objectives.tokens import segment_means
-from turncredit.option_ranges import check_choice
 from turncredit.params import OPTIONAL
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.rollout.protocol import Strategy
@@ -25,7 +24,7 @@ from turncredit.rollout.strategies import STRATEGIES
 from turncredit.storage import content_sha256
 from turncredit.training.collect import Collected
 from turncredit.training.extensions import enter, is_known, source_sha256
-from turncredit.training.turn_inputs import TURN_INPUTS, TurnInput
+from turncredit.training.turn_inputs import TURN_INPUTS, TurnInput, check_input
 
 SET_BY_THE_LOOP = frozenset(
     {"total_tokens", "total_sequences", "reference", "logprobs", "generator"}
@@ -150,7 +149,7 @@ class Method:
         return self.base_options.get("base")
 
     @property
-    def input_options(self) -> dict[str, tuple[str, ...]]:
+    def input_options(self) -> dict[str, tuple[str, ...] | str]:
         """The options of its `turn_inputs`, to what they may be."""
         return {
             name: known for wanted in self.turn_inputs for name, known in wanted.options.items()
@@ -192,8 +191,13 @@ class Method:
         batch = two_turns_and_one()
         batch = batch.replace(**{"ref_logprobs": batch.old_logprobs} | known | fields)
         for name, value in self._options(filling=True).items():
-            check_choice(self.base, name, value, self.input_options[name])
+            check_input(self.base, name, value, self.input_options[name])
         for wanted in self.turn_inputs:
+            if wanted.replays and self.rollout != "independent":
+                raise ValueError(
+                    f"rollout: base {self.base!r} plays trajectories again, which only rollout "
+                    f"'independent' allows, and not {self.rollout!r}"
+                )
             axes, kind = LAYOUT[wanted.field]
             shape = (2, 2) if axes == "BT" else batch.token_ids.shape
             invented = torch.zeros(shape, dtype=TYPES[kind][0])

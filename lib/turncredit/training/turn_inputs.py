@@ -1,14 +1,16 @@
 """Which fields of a batch the loop makes for a base, and how."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from turncredit.batching import STATES, TurnBatch, anchor_ids, contexts
 from turncredit.credit.steps import GAINS
+from turncredit.option_ranges import check_choice, check_range
 from turncredit.policies.protocol import Policy, Tokens
+from turncredit.training.audited import audited_advantages, continued_values
 from turncredit.training.collect import Collected
 from turncredit.training.information import measured_gains
 from turncredit.training.teacher import SKILLS, privileged_logprobs
@@ -20,8 +22,19 @@ class TurnInput(NamedTuple):
     field: str
     fill: Callable[..., tuple[Tensor, dict[str, float]]]
     """(policy, tokens, drawn, batch, **options) -> the field, and counts for metrics.csv."""
-    options: Mapping[str, tuple[str, ...]]
-    """Those of `fill`, to what they may be; a params file gives them among those of the base."""
+    options: Mapping[str, tuple[str, ...] | str]
+    """Those of `fill`, to what they may be, choices or a kind of number (`option_ranges.RANGES`); a
+    params file gives them among those of the base."""
+    replays: bool = False
+    """Whether it plays trajectories again, which must have been rolled out independently then."""
+
+
+def check_input(base: str, name: str, value: Any, known: tuple[str, ...] | str) -> None:
+    """ValueError naming base, option and value for one that is not what `known` says."""
+    if isinstance(known, str):
+        check_range(base, known, **{name: value})
+    else:
+        check_choice(base, name, value, known)
 
 
 def visited_states(
@@ -70,5 +83,9 @@ TURN_INPUTS = {
     "arpo": (TurnInput("anchor_ids", shared_turns, {}),),
     "gigpo": (STATE_INPUT,),
     "igpo": (TurnInput("turn_rewards", measured_gains, {"gain": GAINS}),),
+    "true_advantage": (
+        TurnInput("turn_rewards", audited_advantages, {"continuations": "several"}, replays=True),
+    ),
+    "vineppo": (TurnInput("values", continued_values, {"continuations": "count"}, replays=True),),
 }
 """By base; all others do with what a rollout brings."""

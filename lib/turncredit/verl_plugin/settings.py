@@ -42,6 +42,8 @@ CLIP_DEFAULTS = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.
 UNREAD_BASES = {
     "adrs": "its teacher needs passes of the policy that verl's trainer does not make",
     "igpo": "its information gains need passes of the policy that verl's trainer does not make",
+    "true_advantage": "its audit plays on from every turn, which verl's trainer does not",
+    "vineppo": "its values come of playing on from every turn, which verl's trainer does not",
 }
 
 
