@@ -86,11 +86,12 @@ def test_a_row_holds_what_a_run_spent_played_and_was_compared_at(study):
     assert own["entropy_sd"] == pytest.approx(pd.Series([0.0, 0.1] * 6).std())
 
 
-def test_an_arm_without_a_rollout_of_its_own_has_that_of_independent_trajectories(study):
+def test_an_arm_without_a_rollout_has_clusters_and_rows_of_independent_trajectories_alone(study):
     table = plots.measure_rows(study).set_index(["arm", "seed"])
-    assert table.loc[("grpo", 0), ["own_pass_1", "own_clusters", "high_in_rows"]].tolist() == [
+    assert table.loc[("grpo", 0), ["pass_1", "own_clusters", "high_in_rows"]].tolist() == [
         0.4, 5, 0.25
     ]  # fmt: skip
+    assert table.loc[("grpo", 0), ["own_pass_1", "own_error_share"]].isna().all()
     names = ["pass_1", "own_pass_1", "own_clusters", "high_in_rows"]
     assert table.loc[("aepo", 2), names].tolist() == [0.4, 0.5, 9, 0.75]
 

@@ -1,5 +1,6 @@
 """What rollouts cost and what they bring: one row per run, for tables, figures and claims."""
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -24,9 +25,9 @@ BRANCHING = {
 }
 """Columns of MEASURES and what a panel calls them: branching rollouts."""
 ROLLBACK = {
-    "pass_1": "pass@1, rollback off",
-    "own_pass_1": "pass@1, rollback on",
-    "error_share": "tool errors, rollback off",
+    "pass_1": "pass@1 without rollback",
+    "own_pass_1": "pass@1 with rollback at test",
+    "error_share": "tool errors without rollback",
     "spent_calls": "tool calls in training",
     "match_share": "share of steps to match",
 }
@@ -42,8 +43,9 @@ def measure_rows(study: Study) -> pd.DataFrame:
     The columns of `budget_rows`; branch_concentration: share of all branches of training that left
     the three trajectories of their question with most of them, NaN without branches; from TABLE
     pass_<k>, tool_calls, error_share, clusters and clusters_of_a_question of the policy alone, and
-    with own_ before those of the arm's rollout, which is the same for an arm that has none.
-    high_in_rows: in its own rollout.  What was not played afterwards is NaN.
+    with own_ before those of the arm's rollout.  An arm without one trains on independent
+    trajectories, so that the clusters of these are its own, and has no other own_ number.
+    high_in_rows: in the rollout that it is trained with.  What was not played is NaN.
     """
     runs = study.runs
     keys = study.outcomes[[*RUN, "block", "collapsed"]]
@@ -135,14 +137,15 @@ def _played(study: Study) -> pd.DataFrame:
     table = pd.concat(frames, ignore_index=True)
     alone = table[table["play"] == ALONE]
     own = table[table["play"] == OWN]
-    own = pd.concat([own, alone]).drop_duplicates(RUN)  # an arm without a rollout of its own
+    usual = pd.concat([own, alone]).drop_duplicates(RUN)  # as the arm is trained
     tries = [name for name in table if name.startswith("pass_")]
     parts = [
         _renamed(alone, [*tries, *_PLAYED], ""),
-        _renamed(own, ["pass_1", *_PLAYED], "own_"),
-        _renamed(own, ["high_in_rows"], ""),
+        _renamed(own, ["pass_1", *_PLAYED[:2]], "own_"),
+        _renamed(usual, _PLAYED[2:], "own_"),
+        _renamed(usual, ["high_in_rows"], ""),
     ]
-    return parts[0].merge(parts[1], on=RUN).merge(parts[2], on=RUN)
+    return functools.reduce(lambda one, other: one.merge(other, on=RUN, how="left"), parts)
 
 
 def _renamed(table: pd.DataFrame, columns: Sequence[str], prefix: str) -> pd.DataFrame:
