@@ -29,10 +29,12 @@ CAPTIONS = {
     "teacher_agreement": "Credit by turn of each method, and what a skill text adds to a turn's "
     "log-prob, on groups that the reference arm's policies play before and after training: "
     "correlation with the true turn advantages by continuation, share of decided turns given the "
-    "other sign, share of blame on turns that the oracle calls right; dots are seeds.",
+    "other sign, share of blame on turns that the oracle calls right, which a text alone does not "
+    "give; dots are seeds.",
     "teacher_association": "Chance that of a success and a failure of one group the success is the "
     "likelier to a teacher, by what its skill text adds, or to the policy itself, and the mean "
-    "teacher value advantage, on the same groups; 0.5 and 0 are no association with the return.",
+    "teacher value advantage, on the same groups; 0.5 and 0 are no association with the return. "
+    "Of the policy itself the first alone is known.",
     "teacher_consequences": "What each part of ADRS changes in an advantage at the most, on the "
     "same groups: the scores in the rewards, the gate, all of it for a turn and for a token.",
     "steps_to_reach": "Steps until the reference arm's last training reward was reached, as the "

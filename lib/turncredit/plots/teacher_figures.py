@@ -22,7 +22,7 @@ CONSEQUENCES = {
     "turns": "a turn, in all",
     "tokens": "a token, in all",
 }
-ASSOCIATION = {"preference": "likelier success", "gap": "by the text", "tva": "TVA"}
+ASSOCIATION = {"preference": "likelier success", "gap": "by the text", "tva": "value advantage"}
 AGREEMENT = {
     "correlation": "correlation",
     "sign_errors": "sign errors",
@@ -43,7 +43,7 @@ def consequences(study: Study) -> Figure:
 def association(study: Study) -> Figure:
     """Whether teachers, and the policy itself, find successes likelier: dots are seeds."""
     named = _by_stage(ASSOCIATION)
-    return _panels(study, teacher_rows(study), named, "share of pairs; TVA in units of reward")
+    return _panels(study, teacher_rows(study), named, "share of pairs; advantage in reward")
 
 
 def agreement(study: Study) -> Figure:
