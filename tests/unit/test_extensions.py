@@ -91,6 +91,16 @@ def test_entered_once_however_often_it_is_named():
     assert TURN_WEIGHTS["half"] is function
 
 
+@pytest.mark.parametrize("spelt", ["{home}/own.py", "./own.py", "x/../own.py", "link.py"])
+def test_spellings_of_one_file_are_one_module(home, spelt):
+    (home / "x").mkdir()
+    (home / "link.py").symlink_to(home / "own.py")
+    enter("own.py")
+    function = TURN_WEIGHTS["half"]
+    Method(**OWN | {"module": spelt.format(home=home)})
+    assert TURN_WEIGHTS["half"] is function
+
+
 def test_another_process_enters_it_from_the_pickled_method():
     method = pickle.loads(pickle.dumps(Method(**OWN)))
     del TURN_WEIGHTS["half"]

@@ -79,7 +79,8 @@ def _is_file(module: str) -> bool:
 
 
 def _path(module: str) -> Path:
-    return paths.repository() / Path(module).expanduser()
+    """One for all spellings, or a file would stand in its own way."""
+    return (paths.repository() / Path(module).expanduser()).resolve()
 
 
 def _files(module: str) -> list[Path]:
