@@ -243,12 +243,16 @@ def test_the_example_is_the_longest_whose_decision_alone_was_wrong(recording, tm
         ({"stages": (1, 4)}, "do not rise from 0"),
         ({"seeds": ()}, "seeds is empty"),
         ({"blame_every": 0}, "blame_every"),
+        ({"audit_at": ()}, "audit_at is empty"),
+        ({"audit_at": (0, 5)}, "audit_at: step 5 is not in 0 .. 4"),
+        ({"audit_continuations": 1}, "continuations = 1 has no standard error"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes, complaint):
     fine = {"tier": "cpu", "notebook": "n", "task_name": "t", "seeds": (0, 1, 2)}
     fine |= {"warm_start_seeds": (7, 8), "stages": (0, 4), "rules": ("r",), "ks": (1,)}
-    fine |= {"blame_every": 1, "last_turn": 6}
+    fine |= {"blame_every": 1, "last_turn": 6, "audit_at": (0, 4), "audit_questions": 1}
+    fine |= {"audit_continuations": 2, "ceiling": {}}
     assert [LabelAuditSettings(**fine).block(seed) for seed in range(3)] == [7, 8, 7]
     with pytest.raises(ValueError, match=complaint):
         LabelAuditSettings(**fine | changes)

@@ -26,7 +26,7 @@ BY_BATCH = {"reinforce_pp", "reinforce_pp_baseline", "gae", "empg", "aepo", "adr
 
 few = settings(max_examples=20)
 
-ZERO_WITHOUT_CONTRAST = [name for name in BASES if name not in ("gae", "empg")]
+ZERO_WITHOUT_CONTRAST = [name for name in BASES if name not in ("gae", "empg", "vineppo")]
 """Those that see no difference between trajectories whose rewards are all equal."""
 
 

@@ -8,6 +8,7 @@ however long.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,14 @@ from turncredit.audit.estimates import Audit
 from turncredit.batching import TurnBatch
 
 Row = dict[str, float | int | str]
+
+
+class Outcomes(Protocol):
+    """What has outcomes by trajectory, as a `TurnBatch` does."""
+
+    @property
+    def success(self) -> Tensor:
+        """[B] bool."""
 
 
 def turn_means(batch: TurnBatch, advantages: Tensor) -> Tensor:
@@ -33,7 +42,7 @@ def turn_means(batch: TurnBatch, advantages: Tensor) -> Tensor:
 
 def comparison_table(
     audit: Audit,
-    batch: TurnBatch,
+    batch: Outcomes,
     assigned: Mapping[str, Tensor],
     *,
     difficulties: Sequence[Mapping[str, str]] = (),
@@ -84,7 +93,7 @@ def ledger_rows(
 
 
 def _bins(
-    batch: TurnBatch, known: Tensor, difficulties: Sequence[Mapping[str, str]]
+    batch: Outcomes, known: Tensor, difficulties: Sequence[Mapping[str, str]]
 ) -> Iterator[tuple[str, str, Tensor]]:
     """Kind and name of each bin that holds a turn, and its turns, bool [B, T]."""
     yield "all", "all", known

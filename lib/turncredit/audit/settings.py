@@ -2,7 +2,9 @@
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
+from turncredit.audit.estimates import AuditSettings
 from turncredit.params import require_positive
 
 
@@ -26,15 +28,27 @@ class LabelAuditSettings:
     """Blame is booked at each training step that this divides."""
     last_turn: int
     """Later turns are drawn as one with this."""
+    audit_at: tuple[int, ...]
+    """Training steps before which turns are audited; the number of steps is after the last."""
+    audit_questions: int
+    """Of each audit, with a group of the task's size each."""
+    audit_continuations: int
+    """Of each state and of each message in it."""
+    ceiling: dict[str, Any]
+    """An experiment whose arms are told what turns were worth, without tier and notebook."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "blame_every", "last_turn")
-        for name in ("seeds", "warm_start_seeds", "rules", "ks"):
+        require_positive(self, "blame_every", "last_turn", "audit_questions")
+        for name in ("seeds", "warm_start_seeds", "rules", "ks", "audit_at"):
             if not getattr(self, name):
                 raise ValueError(f"{name} is empty")
         ascending = all(a < b for a, b in itertools.pairwise(self.stages))
         if len(self.stages) < 2 or self.stages[0] != 0 or not ascending:
             raise ValueError(f"stages = {list(self.stages)} do not rise from 0")
+        outside = [step for step in self.audit_at if not 0 <= step <= self.stages[-1]]
+        if outside:
+            raise ValueError(f"audit_at: step {outside[0]} is not in 0 .. {self.stages[-1]}")
+        AuditSettings(self.audit_continuations)  # or refused
 
     def block(self, seed: int) -> int:
         """The warm start of a seed."""

@@ -22,6 +22,7 @@ LABEL_COLOURS = {
     "wrong": "#F3C6BC",
     "unjudged": "#E4E4E4",
 }
+BY_ORACLE = "turns that are\nright, or follow from the decision"
 EMPTY = "#f4f4f4"
 _DOT = {"s": 14, "linewidths": 0, "alpha": 0.45, "zorder": 3}
 _MEAN = {"marker": "D", "markersize": 4.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
@@ -94,25 +95,28 @@ def audit_gates(table: pd.DataFrame, means: pd.DataFrame, *, stage: str = "all")
 
 
 @styled
-def audit_grid(means: pd.DataFrame, *, stage: str = "all") -> Figure:
+def audit_grid(
+    means: pd.DataFrame, *, stage: str = "all", right: str = BY_ORACLE, wrong: str = "wrong turns"
+) -> Figure:
     """Blame put on right turns and credit put on wrong ones, for every base and weight.
 
-    means: stage, base, weight, measure, value.  A cell without a value is grey: nothing is blamed.
+    means: stage, base, weight, measure, value; right, wrong: what such turns are called.  A cell
+    without a value is grey: nothing is blamed.
     """
     rows = means[means["stage"] == stage]
     bases, weights = (list(dict.fromkeys(rows[name])) for name in ("base", "weight"))
     figure = Figure(figsize=(WIDTH, 1.6 + 0.25 * max(len(weights), 4)), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     measures = {
-        "blame_on_right": "share of blame on turns that are\nright, or follow from the decision",
-        "credit_on_wrong": "share of credit on wrong turns",
+        "blame_on_right": f"share of blame on {right}",
+        "credit_on_wrong": f"share of credit on {wrong}",
     }
     for axis, (measure, title) in zip(axes, measures.items(), strict=True):
         chosen = rows[rows["measure"] == measure].pivot(
             index="weight", columns="base", values="value"
         )
         values = chosen.reindex(index=weights, columns=bases).to_numpy(dtype=float)
-        _heat(axis, values, Normalize(0, 1), matplotlib.colormaps["Oranges"], "%.2f".__mod__)
+        heat(axis, values, Normalize(0, 1), matplotlib.colormaps["Oranges"], "%.2f".__mod__)
         axis.set_title(title, loc="left")
         axis.set_xticks(range(len(bases)), map(arm_label, bases), rotation=35, ha="right")
     axes[0].set_yticks(range(len(weights)), map(arm_label, weights))
@@ -132,8 +136,8 @@ def audit_map(means: pd.DataFrame, *, last: int) -> Figure:
     table = means.pivot(index=["base", "weight"], columns="turn", values="value")
     values = table.reindex(methods).to_numpy(dtype=float)
     norm = Normalize(0, max(float(np.nanmax(values, initial=0.0)), 1e-9))
-    _heat(axis, values, norm, matplotlib.colormaps["Oranges"], "%.2f".__mod__)
-    axis.set_yticks(range(len(methods)), [_method_label(*method) for method in methods])
+    heat(axis, values, norm, matplotlib.colormaps["Oranges"], "%.2f".__mod__)
+    axis.set_yticks(range(len(methods)), [method_label(*method) for method in methods])
     axis.set_xticks(range(last + 1), [*map(str, range(last)), f"{last} on"])
     axis.set_xlabel("turn")
     return figure
@@ -153,21 +157,22 @@ def audit_ledger(table: pd.DataFrame) -> Figure:
     wide = table.pivot(index=["base", "weight"], columns="turn", values="advantage")
     values = wide.reindex(methods).to_numpy(dtype=float)
     reach = max(float(np.nanmax(np.abs(values), initial=0.0)), 1e-9)
-    _heat(axis, values, Normalize(-reach, reach), matplotlib.colormaps["PuOr"], _signed)
+    heat(axis, values, Normalize(-reach, reach), matplotlib.colormaps["PuOr"], _signed)
     for number, (_, turn) in enumerate(turns.iterrows()):
         colour = LABEL_COLOURS[turn["label"]]
         axis.add_patch(Rectangle((number - 0.48, -1.9), 0.96, 1.3, facecolor=colour, linewidth=0))
         text = f"{turn['action'].replace('_', ' ')}\n{turn['label']}"
         axis.text(number, -1.25, text, ha="center", va="center", fontsize=7)
     axis.set_ylim(len(methods) - 0.5, -2.0)
-    axis.set_yticks(range(len(methods)), [_method_label(*method) for method in methods])
+    axis.set_yticks(range(len(methods)), [method_label(*method) for method in methods])
     axis.set_xticks(range(len(turns)), turns["turn"])
     axis.set_xlabel("turn")
     legend(figure, [Patch(facecolor=c, label=name) for name, c in LABEL_COLOURS.items()])
     return figure
 
 
-def _method_label(base: str, weight: str) -> str:
+def method_label(base: str, weight: str) -> str:
+    """A base with its weight as a reader sees them."""
     if base == "the oracle":
         return "wrong turns (oracle)"
     return arm_label(base) if weight == "none" else f"{arm_label(base)}, {arm_label(weight)}"
@@ -230,7 +235,7 @@ def _chance(axis: Axes, means: pd.DataFrame, rules: Sequence[str], offset: float
     axis.plot(rows["value"], places, "|", color="#222222", markersize=8, zorder=6)
 
 
-def _heat(
+def heat(
     axis: Axes,
     values: np.ndarray,
     norm: Normalize,

@@ -1,0 +1,187 @@
+"""What turns were worth over a run, pooled: against tables by hand, and truth against itself."""
+
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from play import policy, questions, synthetic_environment, vocabulary
+
+from turncredit import credit_audits, params, paths
+from turncredit.audit import AuditSettings
+from turncredit.audit.estimates import Audit
+from turncredit.audit.recordings import PlayedStep
+from turncredit.audit.settings import LabelAuditSettings
+from turncredit.audit.worth import (
+    MEASURES,
+    SUMS,
+    TRUTH,
+    Moment,
+    audited_moment,
+    between_steps,
+    cost_rows,
+    ledger_of_one,
+    worth_rows,
+)
+from turncredit.plots import ceiling_figures as figures
+
+PLAIN, MASKED = ("grpo", "none"), ("grpo", "drop_failed")
+RUN = {"seed": 3, "block": 1}
+
+
+@pytest.fixture(scope="module")
+def moments() -> list[Moment]:
+    """Two moments of a policy that says little but closing tags, of four trajectories each."""
+    parts = (policy(), vocabulary(), synthetic_environment(invalid_ends=False))
+    settings, options = AuditSettings(2), {"group_size": 2, "max_turn_tokens": 4, "seed": 0}
+    return [
+        audited_moment(*parts, questions(2, step), [PLAIN, MASKED], settings, step=step, **options)
+        for step in (0, 7)
+    ]
+
+
+def written(rows: list[dict]) -> pd.DataFrame:
+    return pd.DataFrame(rows).set_index(["base", "weight", "by", "bin", "measure"])["value"]
+
+
+def test_every_turn_of_a_moment_is_audited_and_given_credit(moments):
+    for moment in moments:
+        real = moment.played.batch.turn_lengths() > 0
+        assert torch.equal(~moment.audit.errors.isnan(), real)
+        assert torch.equal(~moment.assigned[PLAIN].isnan(), real)
+        assert len(moment.difficulties) == len(real) == 4
+
+
+def test_rows_hold_every_method_and_the_truth_beside(moments):
+    found = written(worth_rows(moments, RUN))
+    assert found.index.is_unique
+    every = found.reset_index()
+    assert set(zip(every["base"], every["weight"], strict=True)) == {PLAIN, MASKED, TRUTH}
+    of_methods = every[every["base"] != TRUTH[0]]
+    assert set(of_methods["measure"]) == set(MEASURES)
+    truth = every[every["base"] == TRUTH[0]]
+    assert set(truth["measure"]) == {*SUMS, "error", "worst"}
+    turns = sum(int((m.played.batch.turn_lengths() > 0).sum()) for m in moments)
+    assert found[(*TRUTH, "all", "all", "turns")] == turns
+    stages = [found[(*TRUTH, "stage", step, "turns")] for step in ("0", "7")]
+    assert sum(stages) == turns and {"turn", "outcome", "hops"} <= set(every["by"])
+
+
+def by_hand(step: int, true: list[float], given: list[float]) -> Moment:
+    """One trajectory of so many turns, each worth `true` for certain."""
+    table = torch.tensor([true], dtype=torch.float64)
+    audit = Audit(table, table, table, torch.zeros_like(table), {"turns": 3.0})
+
+    class Batch:
+        success = torch.tensor([False])
+
+    played = PlayedStep(step, [None], Batch())
+    assigned = {PLAIN: torch.tensor([given], dtype=torch.float64)}
+    return Moment(played, audit, assigned, [{"hops": "2 hops"}])
+
+
+def test_moments_of_unequal_length_are_pooled_turn_by_turn():
+    """Blame 1 on a right turn of two blamed ones in all: 1/2; by itself the first moment has 1."""
+    pair = [by_hand(0, [0.5, 0.2], [-1.0, 0.0]), by_hand(8, [-0.5, 0.0, 0.4], [-1.0, 0.0, 2.0])]
+    found = written(worth_rows(pair, RUN))
+    assert found[(*PLAIN, "all", "all", "blame_on_right")] == 0.5
+    assert found[(*PLAIN, "stage", "0", "blame_on_right")] == 1.0
+    assert found[(*PLAIN, "stage", "8", "blame_on_right")] == 0.0
+    assert found[(*PLAIN, "turn", "2", "credit_on_wrong")] == 0.0
+    assert found[(*PLAIN, "all", "all", "sign_errors")] == pytest.approx(1 / 4)
+    assert found[(*TRUTH, "turn", "2", "turns")] == 1
+    assert found[(*TRUTH, "all", "all", "wrong")] == 1
+
+
+def test_the_cost_is_that_of_every_moment():
+    rows = cost_rows([by_hand(0, [0.5], [1.0]), by_hand(8, [0.5, 0.1], [1.0, 1.0])], RUN)
+    turns = {row["stage"]: row["value"] for row in rows if row["measure"] == "turns_audited"}
+    assert turns == {"0": 1.0, "8": 2.0}
+    assert [row["value"] for row in rows if row["measure"] == "turns"] == [3.0, 3.0]
+
+
+def test_the_ledger_begins_with_what_the_turns_were_worth(moments):
+    rows = ledger_of_one(moments)
+    moment = next(m for m in moments if m.played.step == rows[0]["step"])
+    turns = max(row["turn"] for row in rows) + 1
+    assert [(row["base"], row["weight"]) for row in rows[::turns]] == [TRUTH, PLAIN, MASKED]
+    worth = [row["advantage"] for row in rows[:turns]]
+    assert any(worth == table[:turns] for table in moment.audit.advantages.tolist())
+    assert {row["label"] for row in rows} and all(row["error"] == 0 for row in rows[turns:])
+
+
+def test_moments_come_before_their_steps_and_after_the_last():
+    order: list = []
+    for log in between_steps(iter("ab"), (0, 1, 2), order.append):
+        order.append(log)
+    assert order == [0, "a", 1, "b", 2]
+
+
+def test_a_run_is_identified_by_what_is_audited_and_may_not_outlast_its_task():
+    given = params.read_yaml(paths.params("smoke") / "20_credit_audit.yaml")
+    settings = params.build(LabelAuditSettings, given, "20_credit_audit.yaml")
+    hashes = {
+        run.hash
+        for changes in ({}, {"audit_continuations": 5}, {"audit_at": (0,)})
+        for run in credit_audits.recordings(replace(settings, **changes))
+    }
+    assert len(hashes) == 3 * len(settings.seeds)
+    with pytest.raises(ValueError, match="stages: 999 steps, and the task has 6"):
+        credit_audits.recordings(replace(settings, stages=(0, 999)))
+
+
+# --- budgets and figures
+
+
+def metrics() -> pd.DataFrame:
+    """Two arms of two seeds and three steps; an audit of 30 turns and 70 tokens in each of one."""
+    return pd.DataFrame(
+        {"task": "trap", "arm": arm, "seed": seed, "step": step, "turns": 2.0, "tokens": 50}
+        | {"success": 0.1 * step, "audit_turns": extra, "audit_tokens": 7 * extra / 3}
+        for arm, extra in (("grpo", math.nan), ("vineppo", 30.0))
+        for seed in range(2)
+        for step in range(3)
+    )
+
+
+def test_budgets_add_up_rollouts_and_audits():
+    found = figures.budget_rows(metrics(), {"trap": 5}, weight=0.0)
+    plain, told = (found[(found["arm"] == a) & (found["seed"] == 0)] for a in ("grpo", "vineppo"))
+    assert plain["environment_turns"].tolist() == [10, 20, 30]
+    assert told["environment_turns"].tolist() == [40, 80, 120]
+    assert told["all_tokens"].tolist() == [120, 240, 360]
+    without = figures.budget_rows(
+        metrics().drop(columns=["audit_turns", "audit_tokens"]), {"trap": 5}, weight=0.0
+    )
+    assert without["environment_turns"].max() == 30
+
+
+def test_arms_are_compared_at_the_budget_of_the_cheapest_run():
+    table = metrics()
+    table["audit_turns"] = table["audit_turns"] / 6  # 15 turns a step: two steps within 30
+    budget = figures.budget_rows(table, {"trap": 5}, weight=0.0)
+    runs = budget[["task", "arm", "seed"]].drop_duplicates()
+    outcomes = runs.assign(block=runs["seed"], exact_match=0.5, grounded=0.2)
+    found = pd.DataFrame(figures.ceiling_rows(budget, outcomes))
+    value = found.set_index(["arm", "measure"])["value"]
+    assert value["grpo", "steps_at_budget"] == 3 and value["vineppo", "steps_at_budget"] == 2
+    assert value["grpo", "success_at_budget"] == pytest.approx(0.2)
+    assert value["vineppo", "success_at_budget"] == pytest.approx(0.1)
+    assert value["vineppo", "environment_turns"] == 45 and value["grpo", "exact_match"] == 0.5
+
+
+def test_figures_draw_every_arm_and_every_cell(moments):
+    budget = figures.budget_rows(metrics(), {"trap": 5}, weight=0.5)
+    left, right = figures.ceiling(budget, ["grpo", "vineppo"], weight=0.5).axes
+    assert len(left.lines) == len(right.lines) == 2 * 3
+    assert right.get_xscale() == "log"
+    table = pd.DataFrame(worth_rows(moments, RUN))
+    for measure in figures.MEASURES:
+        axis = figures.audit_agreement(table, measure, [PLAIN, MASKED], last=1).axes[0]
+        labels = [text.get_text() for text in axis.get_xticklabels()]
+        assert "all turns" in labels and "step 7" in labels and "turn 1" in labels
+        assert "turn 2" not in labels
+        assert len(axis.patches) == 2 * len(labels)
+    empty = figures.audit_agreement(table.iloc[:0], "correlation", [], last=1).axes[0]
+    assert [text.get_text() for text in empty.texts] == ["no runs"]
