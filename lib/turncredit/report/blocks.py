@@ -5,9 +5,13 @@ Texts are plain: each form escapes them, so that nothing in a result can become 
 
 import html
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from turncredit.report.curve_picture import picture
+from turncredit.report.curves import Chart
 from turncredit.report.look import STYLE
 
 
@@ -64,7 +68,16 @@ class Picture:
     caption: str
 
 
-Block = Heading | Text | Links | Table | Picture
+@dataclass(frozen=True)
+class Curves:
+    """Training curves to zoom and toggle; see `curves.curve_chart`."""
+
+    KIND = "curves"
+
+    chart: Chart
+
+
+Block = Heading | Text | Links | Table | Picture | Curves
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -83,8 +96,8 @@ def markdown(blocks: Sequence[Block]) -> str:
 
 
 def page(title: str, blocks: Sequence[Block]) -> str:
-    """The page as one HTML file: its style inside, light and dark, nothing that runs or loads but
-    the figures, by relative links.
+    """The page as one HTML file: its style inside, light and dark; nothing loads but the figures,
+    by relative links, and nothing runs but the script of `Curves`, which the page can do without.
     """
     body = "\n".join(_HTML[block.KIND](block) for block in blocks)
     return _PAGE.format(title=html.escape(title), style=STYLE, body=body)
@@ -154,7 +167,37 @@ def _html_picture(picture: Picture) -> str:
     )
 
 
+def _html_curves(curves: Curves) -> str:
+    """The picture, then data and script, which adds the controls; `<` is escaped in the data."""
+    chart = curves.chart
+    data = json.dumps(chart, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    first, labels = chart["first"], chart["arms"]
+    named = ", ".join(labels[arm]["label"] for arm in first["arms"])
+    task = chart["tasks"][first["task"]]["label"]
+    text = html.escape(
+        f"Every thin line is a run, the thick line of a colour the mean over a method's runs, both "
+        f"smoothed (weight {chart['weight']:g}). Drag over steps to zoom, click a method to toggle "
+        "it, point at a line to read it."
+    )
+    without = html.escape(
+        f"Without JavaScript only {named} on {task} are shown; metrics.csv of a run has the rest."
+    )
+    script = (Path(__file__).parent / "curves.js").read_text(encoding="utf-8")
+    return (
+        f"<p>{text}</p><noscript><p>{without}</p></noscript>"
+        f'<div class="curves"><div class="plot">{picture(chart)}</div>'
+        f'<script type="application/json">{data}</script></div><script>{script}</script>'
+    )
+
+
+def _markdown_curves(curves: Curves) -> str:
+    runs = sum(len(seeds) for task in curves.chart["tasks"].values() for seeds in
+               task["runs"].values())  # fmt: skip
+    return f"The training curves of {runs} runs, to zoom and toggle: [report.html](<report.html>)"
+
+
 _MARKDOWN = {
+    "curves": _markdown_curves,
     "heading": lambda block: "#" * block.level + " " + _plain(block.text),
     "text": lambda block: _plain(block.text),
     "links": lambda block: "\n".join(f"- [{_plain(n)}](<{a}>)" for n, a in block.entries),
@@ -162,6 +205,7 @@ _MARKDOWN = {
     "picture": _markdown_picture,
 }
 _HTML = {
+    "curves": _html_curves,
     "heading": lambda block: f"<h{block.level}>{html.escape(block.text)}</h{block.level}>",
     "text": lambda block: f"<p>{html.escape(block.text)}</p>",
     "links": lambda block: (

@@ -12,10 +12,20 @@ import pandas as pd
 from turncredit import paths
 from turncredit.claims import Claim, read_claims
 from turncredit.plots.sources import figure_folder
-from turncredit.report.blocks import Block, Heading, Links, Picture, Text, markdown, page
+from turncredit.report.blocks import (
+    Block,
+    Curves,
+    Heading,
+    Links,
+    Picture,
+    Text,
+    markdown,
+    page,
+)
 from turncredit.report.claim_rows import claim_rows
 from turncredit.report.costs import cost_rows, manifest_rows
-from turncredit.report.run_table import figure_settings, run_table
+from turncredit.report.curves import Chart, curve_chart
+from turncredit.report.run_table import figure_settings, notebooks, run_table
 from turncredit.report.sections import (
     answer,
     claims_tables,
@@ -64,6 +74,8 @@ class Findings:
     """Of the figures, by name."""
     warnings: list[str]
     """See `code_warnings`."""
+    curves: Chart | None
+    """See `curve_chart`."""
 
     @property
     def folder(self) -> Path:
@@ -92,6 +104,7 @@ def find(settings: ReportParams, claims: Sequence[Claim] | None = None) -> Findi
         manifests,
         _captions(tier),
         code_warnings(manifests),
+        curve_chart(figure_settings(tier), notebooks(tier)),
     )
 
 
@@ -119,6 +132,7 @@ def report_blocks(findings: Findings) -> list[Block]:
         Text("How the tasks were found, with the baseline alone and before any method was tried, "
              "and why such tasks:"),
         Links((("regimes", _link(docs / "regimes.md", to)),)),
+        *([Heading("Training curves"), Curves(findings.curves)] if findings.curves else []),
         Heading("Figures"),
         *(pictures or [Text("No figures are drawn yet.")]),
         *cost_tables(findings.costs, findings.manifests),

@@ -41,6 +41,21 @@ figure{{margin:1.25rem 0}}
 img{{display:block;width:100%;height:auto;background:#ffffff;border:1px solid var(--line);
  border-radius:6px;padding:.5rem}}
 figcaption{{font-size:.85rem;color:var(--quiet)}}
+.curves .plot{{overflow-x:auto;background:#ffffff;border:1px solid var(--line);border-radius:6px}}
+.curves svg{{display:block;width:100%;height:auto;font:13px system-ui,sans-serif;fill:#1a1c1f;
+ touch-action:pan-y;user-select:none;cursor:crosshair}}
+.curves polyline{{fill:none;stroke-linejoin:round}}
+.curves .run{{stroke-width:1;opacity:.35}}
+.curves .mean{{stroke-width:3}}
+.curves .grid{{stroke:#e6e6e6}}
+.curves .arm{{font-weight:600}}
+.curves .controls{{display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:center;margin:.75rem 0}}
+.curves select{{max-width:100%}}
+.curves fieldset{{display:flex;flex-wrap:wrap;gap:.25rem 1rem;border:1px solid var(--line);
+ border-radius:6px;font-size:.85rem;min-width:0}}
+.curves .swatch{{display:inline-block;width:.8em;height:.8em;border-radius:2px;
+ outline:1px solid #ffffff}}
+.curves .readout{{font-size:.85rem;color:var(--quiet);min-height:1.5em;margin:.4rem 0}}
 @media(max-width:44rem){{
  thead{{display:none}}
  table,tbody,tr,td{{display:block;width:100%}}
