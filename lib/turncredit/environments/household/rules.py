@@ -52,7 +52,7 @@ class Play:
 
     def first_look(self) -> str:
         """What is seen at the start."""
-        things = _listed(self.game.receptacles)
+        things = _listed(sorted(self.game.receptacles))
         return f"{MIDDLE} Looking quickly around you, you see {things}."
 
     @property
@@ -81,7 +81,10 @@ class Play:
         return sorted(thing for thing, receptacle in self.where.items() if receptacle == self.at)
 
     def admissible(self) -> list[str]:
-        """Every command that can be carried out now, in alphabetical order."""
+        """Every command that can be carried out now, in alphabetical order.
+
+        Of objects only the one in hand can be examined: so it is in the domain as translated.
+        """
         found = ["help", "inventory", "look"]
         found += [f"go to {r}" for r in self.game.receptacles if r != self.at]
         if self.carried:
@@ -91,7 +94,6 @@ class Play:
             if kind_of(self.at) in OPENABLE:
                 found.append(f"{'open' if self._is_closed(self.at) else 'close'} {self.at}")
         for thing in self.visible():
-            found.append(f"examine {thing}")
             if kind_of(thing) == LAMP:
                 found.append(f"use {thing}")
             elif not self.carried:
