@@ -1,7 +1,8 @@
 """Multi-turn environments of the `verifiers` library, as environments of ours.
 
 The other direction is `ChatEnvironment`.  Used of the library's object are `env_response` and,
-where there are any, `setup_state` and `is_completed`, all asynchronous; the library is not imported.
+where there are any, `setup_state` and `is_completed`, all asynchronous.  The library itself is not
+imported.
 """
 
 import asyncio

@@ -43,6 +43,12 @@ class Play:
         """(object, change); an object that is heated is cool no more, and the other way round."""
         self.lit = False
 
+    lost = ""
+    """Why a game cannot go on; by these rules it always can."""
+
+    def leave(self) -> None:
+        """The game is over; there is nothing to give back."""
+
     def copy(self) -> "Play":
         """The same game at the same point, to go on by itself."""
         twin = copy.copy(self)
@@ -52,7 +58,7 @@ class Play:
 
     def first_look(self) -> str:
         """What is seen at the start."""
-        things = _listed(sorted(self.game.receptacles))
+        things = _listed(sorted(self.game.receptacles, key=_rank))
         return f"{MIDDLE} Looking quickly around you, you see {things}."
 
     @property
@@ -78,7 +84,8 @@ class Play:
         """Objects that can be seen and reached from where the agent stands."""
         if not self.at or self._is_closed(self.at):
             return []
-        return sorted(thing for thing, receptacle in self.where.items() if receptacle == self.at)
+        here = [thing for thing, receptacle in self.where.items() if receptacle == self.at]
+        return sorted(here, key=_rank)
 
     def admissible(self) -> list[str]:
         """Every command that can be carried out now, in alphabetical order.
@@ -204,6 +211,11 @@ COMMANDS = (
     "slice OBJECT with OBJECT",
 )  # fmt: skip
 """What `help` lists."""
+
+
+def _rank(name: str) -> tuple[str, int]:
+    """Where a thing stands in a list: by kind, the highest number first, as in the engine."""
+    return kind_of(name), -int(name.rpartition(" ")[2])
 
 
 def _listed(names: Sequence[str]) -> str:
