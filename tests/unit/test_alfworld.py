@@ -3,13 +3,14 @@
 The tests of the engine itself need the extra `alfworld` and say so where it is missing.
 """
 
+import json
 import random
 from dataclasses import replace
 
 import pytest
 
 from turncredit.environments import WORDINGS, Household, HouseholdSettings
-from turncredit.environments.alfworld import EngineGames, require_packages
+from turncredit.environments.alfworld import EngineGames, official_games, require_packages
 from turncredit.environments.alfworld.package import missing_packages, require_move
 from turncredit.environments.alfworld.problem import entity, problem
 from turncredit.environments.alfworld.workers import Lost, Pool
@@ -203,6 +204,66 @@ def test_a_problem_declares_all_that_it_names(family):
     } <= declared
 
 
+# --- official games, of which the ones below are imitations
+
+
+def store(folder, name: str, game=GAME, task=None, stored=None) -> None:
+    """Write a game as ALFWorld's data holds it."""
+    place = folder / "json_2.1.1" / "valid_unseen" / name / "trial_1"
+    place.mkdir(parents=True)
+    named = {"object_target": game.target.title(), "parent_target": game.goal.title()}
+    told = {"task_type": game.family, "pddl_params": named | {"toggle_target": ""}}
+    (place / "traj_data.json").write_text(json.dumps(told if task is None else task))
+    if stored != "none":
+        goal = stored_goal() if not missing_packages() else "(:goal (and))\n)"
+        parts = {"pddl_problem": problem(game, goal), "solvable": True, "walkthrough": None}
+        text = stored if type(stored) is str else json.dumps(parts | (stored or {}))
+        (place / "game.tw-pddl").write_text(text)
+
+
+def stored_goal() -> str:
+    return EngineGames(1)._library[2][GAME.family]["pddl"]
+
+
+def test_official_games_are_found_and_what_cannot_be_played_is_counted(tmp_path, monkeypatch):
+    store(tmp_path, "pick-Book-Drawer-301")
+    store(tmp_path, "pick-BookSliced-Drawer-301")
+    store(tmp_path, "movable_recep-301")
+    store(tmp_path, "other", task={"task_type": "dance", "pddl_params": {}})
+    store(tmp_path, "odd task", task=[])
+    store(tmp_path, "no file", stored="none")
+    store(tmp_path, "broken", stored="{")
+    store(tmp_path, "unsolved", stored={"solvable": False})
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    found = official_games("valid_unseen")
+    assert found.skipped == {
+        "movable or sliced": 2,
+        "of another family": 1,
+        "unreadable": 2,
+        "without game file": 1,
+        "without solution": 1,
+    }
+    (question,) = found.questions
+    assert (question.id, question.text) == (
+        "pick-Book-Drawer-301/trial_1",
+        "put some book on drawer",
+    )
+    assert found.game(question.id).read_problem().startswith("(define")
+    assert found.label == "ALFWorld, valid_unseen"
+
+
+def test_a_folder_without_games_is_refused_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    for folder in (None, tmp_path):
+        with pytest.raises(ValueError, match=r"no folder or empty.*alfworld-download"):
+            official_games("train", folder)
+    store(tmp_path, "no file", stored="none")
+    with pytest.raises(ValueError, match="1 without game file"):
+        official_games("valid_unseen", tmp_path)
+    with pytest.raises(ValueError, match="split = 'test'"):
+        official_games("test", tmp_path)
+
+
 # --- the engine itself
 
 ENGINE = pytest.mark.skipif(
@@ -241,6 +302,18 @@ def test_the_rules_in_python_answer_as_the_engine_does(engine, family):
         if own.won:
             break
     play.leave()
+
+
+@ENGINE
+def test_an_official_game_is_played_like_a_generated_one(engine, tmp_path):
+    store(tmp_path, "pick-Book-Drawer-301")
+    found = official_games("valid_unseen", tmp_path)
+    environment = Household(HouseholdSettings(), play=engine, game=found.game)
+    episode = environment.reset(found.questions[0], random.Random(0))
+    assert "Your task: put some book on drawer." in episode.prompt
+    for command in GAME.walkthrough:
+        step = episode.step(f"<action> {command} </action>")
+    assert (step.stop_reason, episode.reward) == ("goal", 10.0)
 
 
 @ENGINE

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from turncredit.environments.alfworld.package import packaged, require_packages
-from turncredit.environments.alfworld.problem import game_file
+from turncredit.environments.alfworld.problem import game_file, problem
 from turncredit.environments.alfworld.workers import SCRIPT, Lost, Pool, Worker
 from turncredit.environments.household.rules import NOTHING
-from turncredit.worlds.household.games import Game
 
 ATTEMPTS = 2
 """Workers that a command is given to, before the game is given up."""
@@ -45,13 +44,16 @@ class EngineGames:
         self.failures: Counter[str] = Counter()
         """Answers that did not come, by cause: timeout, died, error."""
 
-    def __call__(self, game: Game) -> "EnginePlay":
-        """Start a game."""
+    def __call__(self, game: Any) -> "EnginePlay":
+        """Start a game, a generated one or an `OfficialGame`."""
         return EnginePlay(self, game)
 
-    def text(self, game: Game) -> str:
-        """The game's file, as the engine reads it."""
-        return game_file(game, *self._library)
+    def text(self, game: Any) -> str:
+        """The file of a generated or official game, as the engine reads it."""
+        domain, grammar, goals = self._library
+        read = getattr(game, "read_problem", None)
+        stated = read() if read else problem(game, goals[game.family]["pddl"])
+        return game_file(stated, game.task, domain, grammar)
 
     @functools.cached_property
     def _library(self) -> tuple[str, str, dict[str, Any]]:
@@ -74,7 +76,7 @@ class EngineGames:
 class EnginePlay:
     """A game under way in some worker, or waiting to be replayed in one."""
 
-    def __init__(self, games: EngineGames, game: Game, commands: tuple[str, ...] = ()) -> None:
+    def __init__(self, games: EngineGames, game: Any, commands: tuple[str, ...] = ()) -> None:
         self.games, self.game, self.commands = games, game, commands
         self.lost = ""
         """Why the game cannot go on, '' while it can."""

@@ -1,7 +1,7 @@
 """A generated game as ALFWorld's engine reads it: a planning problem beside domain and grammar."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from turncredit.worlds.household.games import Game
 from turncredit.worlds.household.kinds import (
@@ -20,13 +20,12 @@ _NAMED_BY_DOMAIN = ("sinkbasin", "microwave", "fridge"), ("knife", "butterknife"
 """Types of receptacles and objects that the domain mentions, so that each must be declared."""
 
 
-def game_file(game: Game, domain: str, grammar: str, goals: Mapping[str, Mapping]) -> str:
-    """The JSON text of a `game.tw-pddl`; `goals` is alfworld's library of goals, by family."""
+def game_file(problem_text: str, task: str, domain: str, grammar: str) -> str:
+    """The JSON text of a `game.tw-pddl`."""
     parts = {
         "pddl_domain": domain,
-        "grammar": grammar.replace("UNKNOWN GOAL", game.task),
-        "pddl_problem": problem(game, goals[game.family]["pddl"]),
-        "walkthrough": list(game.walkthrough),
+        "grammar": grammar.replace("UNKNOWN GOAL", task),
+        "pddl_problem": problem_text,
         "solvable": True,
     }
     return json.dumps(parts)

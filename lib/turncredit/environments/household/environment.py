@@ -14,7 +14,7 @@ from turncredit.environments.snapshots import Snapshot, put_back, saved
 from turncredit.environments.wording import WORDINGS, Wording
 from turncredit.params import require_positive
 from turncredit.worlds.base import Question
-from turncredit.worlds.household.games import WORDS, Game, game_of
+from turncredit.worlds.household.games import WORDS, game_of
 
 SAID = "nothing closed not anything this normal cold clean sliced slice turn off pick"
 """Words of observations beside those of tasks and commands."""
@@ -48,12 +48,14 @@ class Household:
     """A factory of episodes; a question's id is its game.
 
     play: starts a game by these rules, or `environments.alfworld.EngineGames` by ALFWorld's engine.
+    game: finds the game of a question's id; that of `OfficialGames` finds ALFWorld's own.
     """
 
     settings: HouseholdSettings = field(default_factory=HouseholdSettings)
     wording: Wording = WORDINGS["household"]
     actions: tuple[str, ...] = ("action",)
-    play: Callable[[Game], Any] = Play
+    play: Callable[[Any], Any] = Play
+    game: Callable[[str], Any] = game_of
 
     @property
     def failures(self) -> dict[str, int]:
@@ -81,7 +83,7 @@ class HouseholdEpisode:
         self.question = question
         self.stream = stream
         self.success = False
-        self.play = environment.play(game_of(question.id))
+        self.play = environment.play(environment.game(question.id))
         self._turns = 0
         self._invalid = 0
         self._seen = self.play.first_look()
