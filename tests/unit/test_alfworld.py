@@ -289,8 +289,8 @@ def same(engine_play, own: Play) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_rules_in_python_answer_as_the_engine_does(engine, family):
     stream = random.Random(family)
-    size = stream.choice(("small", "medium", "large"))
-    game = draw(family, stream.choice(plans(family, held_out=False)), size, stream)
+    size = stream.choice(("small", "medium", "large", "real"))
+    game = draw(family, stream.choice(plans(family, held_out=False, size=size)), size, stream)
     play, own = engine(game), Play(game)
     assert play.first_look() == own.first_look()
     same(play, own)
