@@ -16,6 +16,7 @@ from turncredit.environments.household.wording import full, terse
 from turncredit.household_demonstrations import tidy
 from turncredit.worlds import Question
 from turncredit.worlds.household import FAMILIES, HouseholdWorld, game_of
+from turncredit.worlds.household.floor_plans import floor_plan
 from turncredit.worlds.household.games import HELD_OUT, SIZES, draw, pairs, plans, room_of
 from turncredit.worlds.household.kinds import (
     CHANGEABLE,
@@ -41,6 +42,7 @@ IMPOSSIBLE = (
     "heat book 1 with microwave 1",
     "\ud800",
 )
+MADE_UP = tuple(size for size in SIZES if size != "real")
 BOOK = "pick_and_place_simple/book/drawer/301/medium/00000007"
 
 
@@ -50,7 +52,7 @@ def games(count: int = 10) -> list:
     return [
         draw(family, stream.choice(plans(family, held_out=held_out)), size, stream)
         for family in FAMILIES
-        for size in SIZES
+        for size in MADE_UP
         for held_out in (True, False)
         for _ in range(count // 2)
     ]
@@ -293,6 +295,34 @@ def test_what_holds_what_is_as_in_the_package():
     assert {p for f in FAMILIES for p in plans(f, held_out=False)} == set(
         constants["TRAIN_SCENE_NUMBERS"]
     )
+
+
+def test_games_in_real_rooms_are_won_by_their_walkthroughs():
+    packaged("gen/layouts/FloorPlan1-openable.json")
+    stream, seen = random.Random(3), set()
+    for family in FAMILIES:
+        for held_out in (True, False):
+            numbers = plans(family, held_out=held_out, size="real")
+            assert numbers
+            for _ in range(5):
+                game = draw(family, stream.choice(numbers), "real", stream)
+                play = Play(game)
+                for command in game.walkthrough:
+                    assert command in play.admissible()
+                    play.do(command)
+                assert play.won
+                seen.add(game.receptacles)
+    assert max(map(len, seen)) > 25
+    known = {*HouseholdWorld(size="real").words}
+    assert all(set(words(" ".join(receptacles))) <= known for receptacles in seen)
+
+
+def test_real_rooms_without_the_package_are_refused_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    floor_plan.cache_clear()
+    plans.cache_clear()
+    with pytest.raises(ValueError, match="pip install --no-deps alfworld"):
+        HouseholdWorld(size="real").evaluation_questions(1)
 
 
 def test_texts_are_those_of_the_package_s_grammar():

@@ -12,7 +12,7 @@ def main(arguments: list[str]) -> int:
         name, *rest = arguments or [""]
         messages = int(rest[0]) if rest else 10_000
         subject = open_subject(name)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         print(f"check-environment: {error}", file=sys.stderr)
         return 2
     findings = check(subject, messages=messages)

@@ -3,7 +3,9 @@
 import importlib
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
+from turncredit.environments.alfworld import EngineGames
 from turncredit.environments.conformance import Subject
 from turncredit.environments.deep_research import DeepResearch, DeepResearchSettings
 from turncredit.environments.household import Household, HouseholdSettings
@@ -72,6 +74,13 @@ def household() -> Subject:
     return Subject(environment, world.evaluation_questions(12), say=act)
 
 
+def alfworld() -> Subject:
+    """The same chores by ALFWorld's own engine; RuntimeError where its packages are missing."""
+    chores = household()
+    environment = replace(chores.environment, play=EngineGames(2))
+    return replace(chores, environment=environment)
+
+
 def disturbed_research() -> Subject:
     """Deep research with everything that `Disturbances` knows."""
     bad = Disturbances(tool_failure=0.3, word_drop=0.1, word_swap=0.1, outcome_flip=0.2)
@@ -86,6 +95,7 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
     "table_query": table_query,
     "toy_tree": toy_tree,
     "household": household,
+    "alfworld": alfworld,
     "disturbed": disturbed_research,
 }
 """Subjects by name, each made when it is asked for."""

@@ -2,7 +2,7 @@
 
 `chat` speaks in messages (OpenAI style, and the hooks of the `verifiers` library), `text_gym` in
 Gymnasium's methods, both ways, `tokens` in token ids (verl's agent loops and anything else with an
-asynchronous `generate`).
+asynchronous `generate`), and `verifiers_style` plays multi-turn environments of `verifiers`.
 """
 
 from turncredit.environments.adapters.chat import (
@@ -14,6 +14,7 @@ from turncredit.environments.adapters.chat import (
 )
 from turncredit.environments.adapters.text_gym import GymEnvironment, TextGym
 from turncredit.environments.adapters.tokens import TokenEpisode, play_tokens
+from turncredit.environments.adapters.verifiers_style import VerifiersEnvironment
 
 __all__ = [
     "ChatEnvironment",
@@ -21,6 +22,7 @@ __all__ = [
     "GymEnvironment",
     "TextGym",
     "TokenEpisode",
+    "VerifiersEnvironment",
     "chat_messages",
     "play_tokens",
     "tool_schemas",

@@ -1,8 +1,9 @@
 """Chores as episodes: one command a message, 10 for a task that is done, 0 otherwise."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from turncredit.answers import words
 from turncredit.environments.actions import parse_action
@@ -44,16 +45,22 @@ class HouseholdSettings:
 
 @dataclass(frozen=True)
 class Household:
-    """A factory of episodes; a question's id is its game."""
+    """A factory of episodes; a question's id is its game.
+
+    play: starts a game by these rules, or `environments.alfworld.EngineGames` by ALFWorld's engine.
+    game: finds the game of a question's id; that of `OfficialGames` finds ALFWorld's own.
+    """
 
     settings: HouseholdSettings = field(default_factory=HouseholdSettings)
     wording: Wording = WORDINGS["household"]
     actions: tuple[str, ...] = ("action",)
+    play: Callable[[Any], Any] = Play
+    game: Callable[[str], Any] = game_of
 
     @property
     def failures(self) -> dict[str, int]:
-        """None: these rules cannot fail."""
-        return {}
+        """None by these rules; what kept the engine from answering, by cause."""
+        return dict(sorted(getattr(self.play, "failures", {}).items()))
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -76,7 +83,7 @@ class HouseholdEpisode:
         self.question = question
         self.stream = stream
         self.success = False
-        self.play = Play(game_of(question.id))
+        self.play = environment.play(environment.game(question.id))
         self._turns = 0
         self._invalid = 0
         self._seen = self.play.first_look()
@@ -89,8 +96,10 @@ class HouseholdEpisode:
         return self.environment.settings.terse
 
     @property
-    def reward(self) -> float:
-        """`won_reward` or 0, minus the penalties."""
+    def reward(self) -> float | None:
+        """`won_reward` or 0, minus the penalties; None (missing) if the engine lost the game."""
+        if self.play.lost:
+            return None
         settings = self.environment.settings
         return settings.won_reward * self.success - settings.invalid_penalty * self._invalid
 
@@ -104,11 +113,12 @@ class HouseholdEpisode:
             action = self._act(action, command)
         if action == "invalid":
             self._invalid += 1
-        self.success = self.play.won
-        if self.success:
-            return Step(action, "", stop_reason="goal")
-        if self._turns >= settings.max_turns:
-            return Step(action, "", stop_reason="max_turns")
+        self.success = self.play.won and not self.play.lost
+        reason = "max_turns" if self._turns >= settings.max_turns else None
+        reason = "error" if self.play.lost else "goal" if self.success else reason
+        if reason is not None:
+            self.play.leave()
+            return Step(action, "", stop_reason=reason)
         if action == "invalid" and not command:
             return Step(action, environment.wording.invalid)
         shown = terse(self._seen) if self._is_terse else self._in_full()

@@ -43,6 +43,12 @@ class Play:
         """(object, change); an object that is heated is cool no more, and the other way round."""
         self.lit = False
 
+    lost = ""
+    """Why a game cannot go on; by these rules it always can."""
+
+    def leave(self) -> None:
+        """The game is over; there is nothing to give back."""
+
     def copy(self) -> "Play":
         """The same game at the same point, to go on by itself."""
         twin = copy.copy(self)
@@ -52,7 +58,7 @@ class Play:
 
     def first_look(self) -> str:
         """What is seen at the start."""
-        things = _listed(self.game.receptacles)
+        things = _listed(sorted(self.game.receptacles, key=_rank))
         return f"{MIDDLE} Looking quickly around you, you see {things}."
 
     @property
@@ -78,10 +84,14 @@ class Play:
         """Objects that can be seen and reached from where the agent stands."""
         if not self.at or self._is_closed(self.at):
             return []
-        return sorted(thing for thing, receptacle in self.where.items() if receptacle == self.at)
+        here = [thing for thing, receptacle in self.where.items() if receptacle == self.at]
+        return sorted(here, key=_rank)
 
     def admissible(self) -> list[str]:
-        """Every command that can be carried out now, in alphabetical order."""
+        """Every command that can be carried out now, in alphabetical order.
+
+        Of objects only the one in hand can be examined: so it is in the domain as translated.
+        """
         found = ["help", "inventory", "look"]
         found += [f"go to {r}" for r in self.game.receptacles if r != self.at]
         if self.carried:
@@ -91,7 +101,6 @@ class Play:
             if kind_of(self.at) in OPENABLE:
                 found.append(f"{'open' if self._is_closed(self.at) else 'close'} {self.at}")
         for thing in self.visible():
-            found.append(f"examine {thing}")
             if kind_of(thing) == LAMP:
                 found.append(f"use {thing}")
             elif not self.carried:
@@ -202,6 +211,11 @@ COMMANDS = (
     "slice OBJECT with OBJECT",
 )  # fmt: skip
 """What `help` lists."""
+
+
+def _rank(name: str) -> tuple[str, int]:
+    """Where a thing stands in a list: by kind, the highest number first, as in the engine."""
+    return kind_of(name), -int(name.rpartition(" ")[2])
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from turncredit.worlds.household.floor_plans import floor_plan
 from turncredit.worlds.household.kinds import (
     CHANGEABLE,
     FOUND_IN,
@@ -35,8 +36,9 @@ CHANGES = {f"pick_{change}_then_place_in_recep": change for change in TOOLS}
 PLANS = {"kitchen": 0, "livingroom": 200, "bedroom": 300, "bathroom": 400}
 """Plans of a kind of room are numbered from here plus 1 to plus 30; the first 6 are held out."""
 HELD_OUT = range(1, 7)
-SIZES = {"small": (1, 2), "medium": (2, 5), "large": (4, 10)}
-"""Most receptacles of a kind, and number of other objects that lie about."""
+SIZES = {"small": (1, 2), "medium": (2, 5), "large": (4, 10), "real": (0, 12)}
+"""Most receptacles of a kind, and number of other objects that lie about; "real" has the
+receptacles of AI2-THOR's floor plans, which the package alfworld brings."""
 
 
 @dataclass(frozen=True)
@@ -88,40 +90,51 @@ def room_of(plan: int) -> str:
     raise ValueError(f"plan = {plan} is none of 1 to 30, 201 to 230, 301 to 330, 401 to 430")
 
 
-def plans(family: str, *, held_out: bool) -> list[int]:
+@functools.cache
+def plans(family: str, *, held_out: bool, size: str = "medium") -> tuple[int, ...]:
     """The plans on which a family can be played, of training or held out."""
     numbers = HELD_OUT if held_out else range(HELD_OUT.stop, 31)
-    return [
-        first + number for room, first in PLANS.items() if pairs(family, room) for number in numbers
-    ]
+    candidates = [first + number for first in PLANS.values() for number in numbers]
+    return tuple(plan for plan in candidates if _tasks(family, plan, size))
+
+
+def _tasks(family: str, plan: int, size: str) -> tuple[tuple[str, str], ...]:
+    """The pairs of a family on a plan."""
+    kinds = dict.fromkeys(map(kind_of, _receptacles(plan, size)))
+    return pairs(family, room_of(plan), tuple(kinds))
 
 
 @functools.cache
-def pairs(family: str, room: str) -> tuple[tuple[str, str], ...]:
+def pairs(
+    family: str, room: str, kinds: tuple[str, ...] | None = None
+) -> tuple[tuple[str, str], ...]:
     """(target, goal) of every task of a family in a kind of room; odd ones are left out.
 
-    A target has a receptacle to start from that is not of the goal's kind.
+    kinds: of the receptacles that there are; None: all of such a room.  A target has a receptacle
+    to start from that is not of the goal's kind.
     """
+    kinds = tuple(ROOMS[room]) if kinds is None else kinds
     if family == "look_at_obj_in_light":
-        fits = any(kind in LAMP_STANDS_ON for kind in ROOMS[room])
-        return tuple((target, LAMP) for target in FOUND_IN[room] if fits)
+        fits = any(kind in LAMP_STANDS_ON for kind in kinds)
+        startable = [t for t in FOUND_IN[room] if any(holds(kind, t) for kind in kinds)]
+        return tuple((target, LAMP) for target in startable if fits)
     change = CHANGES.get(family)
-    if change and TOOLS[change] not in ROOMS[room]:
+    if change and TOOLS[change] not in kinds:
         return ()
     return tuple(
         (target, goal)
         for target in FOUND_IN[room]
-        for goal in ROOMS[room]
+        for goal in kinds
         if holds(goal, target)
         and (target, goal) not in ODD
         and (change is None or (goal != TOOLS[change] and target in CHANGEABLE[change]))
-        and any(holds(kind, target) for kind in ROOMS[room] if kind != goal)
+        and any(holds(kind, target) for kind in kinds if kind != goal)
     )
 
 
 def draw(family: str, plan: int, size: str, stream: random.Random) -> Game:
     """A game of a family on a plan; object, goal and placement come from `stream`."""
-    target, goal = stream.choice(pairs(family, room_of(plan)))
+    target, goal = stream.choice(_tasks(family, plan, size))
     return game_of(f"{family}/{target}/{goal}/{plan}/{size}/{stream.getrandbits(32):08x}")
 
 
@@ -130,25 +143,28 @@ def game_of(identity: str) -> Game:
     """The game with this id.  Raises ValueError for one that no game has."""
     try:
         family, target, goal, number, size, seed = identity.split("/")
-        most, others = SIZES[size]
+        _, others = SIZES[size]
         room, stream = room_of(int(number)), random.Random(int(seed, 16))
-        known = (target, goal) in pairs(family, room)
+        receptacles = _receptacles(int(number), size)
+        known = (target, goal) in _tasks(family, int(number), size)
     except (KeyError, ValueError) as error:
         raise ValueError(f"{identity!r} is not the id of a game: {error}") from error
     if family not in FAMILIES or not known:
         raise ValueError(f"{identity!r} is not the id of a game: no such task in a {room}")
-    receptacles = _receptacles(room, int(number), most)
     kinds = [target] * (2 if family == "pick_two_obj_and_place" else 1)
     rest = [kind for kind in FOUND_IN[room] if kind != target]
+    rest = [kind for kind in rest if any(holds(kind_of(r), kind) for r in receptacles)]
     kinds += stream.choices(rest, k=others)
     return Game(
         identity, family, target, goal, receptacles, _places(kinds, goal, receptacles, stream)
     )
 
 
-def _receptacles(room: str, plan: int, most: int) -> tuple[str, ...]:
+def _receptacles(plan: int, size: str) -> tuple[str, ...]:
     """Numbered receptacles of a plan, the same for all games on it."""
-    stream = random.Random(plan)
+    if size == "real":
+        return floor_plan(plan)
+    room, (most, _), stream = room_of(plan), SIZES[size], random.Random(plan)
     counts = [stream.randint(1, most) if kind in SEVERAL else 1 for kind in ROOMS[room]]
     return tuple(
         f"{kind} {number}"

@@ -37,15 +37,15 @@ class HouseholdWorld:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Every word of tasks and commands."""
-        return WORDS
+        """Every word of tasks and commands; real rooms have up to 28 receptacles of a kind."""
+        return (*WORDS, *map(str, range(1, 31))) if self.size == "real" else WORDS
 
     def train_questions(self, count: int, stream: random.Random) -> list[Question]:
         """Draw `count` games on plans for training, of random families."""
         drawn = []
         for _ in range(count):
             family = stream.choice(self.families)
-            plan = stream.choice(plans(family, held_out=False))
+            plan = stream.choice(plans(family, held_out=False, size=self.size))
             drawn.append(question_of(draw(family, plan, self.size, stream)))
         return drawn
 
@@ -55,7 +55,7 @@ class HouseholdWorld:
         drawn = []
         for number in range(count):
             family = self.families[number % len(self.families)]
-            plan = stream.choice(plans(family, held_out=True))
+            plan = stream.choice(plans(family, held_out=True, size=self.size))
             drawn.append(question_of(draw(family, plan, self.size, stream)))
         return drawn
 
