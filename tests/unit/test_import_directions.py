@@ -20,8 +20,8 @@ LEVELS = {
     6: "credit objectives reward_shaping dynamic_sampling expert_actions rollout",
     7: "training tripwires evaluation warm_start probe audit",
     8: "results loggers tasks code_version plans first_evaluations",
-    9: "runs estimates comparisons claims warm_starts verl_plugin action_logs probed_runs",
-    10: "experiment run_checks plots viewer notebook_runner",
+    9: "runs estimates comparisons claims warm_starts verl_plugin action_logs",
+    10: "experiment probed_runs run_checks plots viewer notebook_runner",
     11: "report",
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names.split()}

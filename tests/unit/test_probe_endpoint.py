@@ -248,7 +248,7 @@ def test_a_served_model_plays_and_is_probed_to_the_tables(serve, tmp_path):
     assert len(rows) == 12 * 5
     bins = {question.id: "any" for question in asked}
     overall = [row for row in agreement_table(rows, bins) if row["by"] == "all"]
-    assert {row["pairs"] for row in overall} == {6, 48}
+    assert {row["pairs"] for row in overall} == {12, 48}
     martingale = [row for row in proxy_table([found]) if row["proxy"] == "martingale"]
     assert all(math.isfinite(row["value"]) for row in martingale if row["measure"] == "pearson")
 
