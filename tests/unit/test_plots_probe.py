@@ -48,6 +48,20 @@ def agreement_table() -> pd.DataFrame:
     )
 
 
+def worlds_table() -> pd.DataFrame:
+    """Over seeds; the second world has a bin of its own, and lengths come out of order."""
+    bins = {"step": ["0", "50"], "turn": ["0"], "difficulty": ["1 hop", "2 hops"]}
+    bins |= {"tokens": ["17 or more", "3 to 4"]}
+    return pd.DataFrame(
+        row
+        for world in ("invented", "real")
+        for kind in ("recorded", "fresh")
+        for by, names in bins.items()
+        for name in ([*names, "9 hops"] if (world, by) == ("real", "difficulty") else names)
+        for row in estimates(world=world, responses=kind, by=by, bin=name)
+    )
+
+
 def tree_table() -> pd.DataFrame:
     return pd.DataFrame(
         {"seed": seed, "step": step}
@@ -71,6 +85,7 @@ def all_figures() -> dict[str, Figure]:
     return {
         "scatter": figures.probe_scatter(scatter_table()),
         "agreement": figures.probe_agreement(agreement_table()),
+        "worlds": figures.probe_worlds(worlds_table()),
         "decomposition": figures.probe_decomposition(tree_table(), STEPS),
         "proxies": figures.probe_proxies(proxy_table()),
     }
@@ -111,6 +126,20 @@ def test_agreement_is_drawn_by_division_with_silent_pairs_counted_half():
         assert all(a < b for a, b in zip(left, right, strict=True))
     published = [line.get_ydata()[0] for line in top[0].lines if line.get_linestyle() == ":"]
     assert published == [0.859]
+
+
+def test_worlds_stand_side_by_side_in_the_bins_that_they_have():
+    figure = figures.probe_worlds(worlds_table())
+    lengths = figure.axes[7]
+    assert [text.get_text() for text in lengths.get_xticklabels()] == ["3 to 4", "17 or more"]
+    hops = points(figure.axes[2])
+    invented, real = (hops[colour] for colour in figures.WORLD_COLOURS[:2])
+    assert [not math.isnan(y) for _, y in invented] == [True, True, False]
+    assert [not math.isnan(y) for _, y in real] == [True] * 3
+    assert all(a[0] < b[0] for a, b in zip(invented, real, strict=True))
+    recorded = worlds_table().assign(value=lambda t: t["value"] - (t["responses"] == "recorded"))
+    shown = points(figures.probe_worlds(recorded, responses="fresh").axes[0])
+    assert {round(y, 6) for dots in shown.values() for _, y in dots} == {0.6}
 
 
 def test_intervals_end_where_the_table_says():
@@ -156,6 +185,6 @@ def test_equal_tables_give_equal_bytes(tmp_path):
             assert figure.get_size_inches()[0] == WIDTH
             plots.save_figure(figure, tmp_path / folder, name)
     written = sorted(path.name for path in (tmp_path / "one").iterdir())
-    assert len(written) == 8
+    assert len(written) == 2 * len(all_figures())
     for name in written:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()

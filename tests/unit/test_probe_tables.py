@@ -13,9 +13,13 @@ from turncredit.probe import (
     PROXIES,
     Probed,
     agreement_table,
+    best_proxy,
+    choice_rows,
     disagreement_rows,
     exact_proxy_table,
+    held_out,
     measure,
+    over_seeds,
     proxy_table,
     random_tree_turns,
     response_table,
@@ -27,6 +31,7 @@ from turncredit.probe.exact import all_tree_turns
 from turncredit.probe.tables import LENGTH_BINS
 from turncredit.probe.trained_trees import MOMENTS
 from turncredit.records import Trajectory, Turn
+from turncredit.stats import t_interval
 
 TREE = search_or_guess()
 BINS = {"a": "plain", "b": "hard", "c": "plain", "d": "hard"}
@@ -180,3 +185,104 @@ def test_disagreement_rows_are_the_decomposition_of_each_stage():
         visits = exact.visitation(TREE, logits).sum(0)
         entropies = exact.response_entropies(TREE, logits)
         assert row["entropy"] == pytest.approx(float(visits @ entropies / visits.sum()))
+
+
+# --- a proxy is chosen on some states and judged on others
+
+
+def judged(**shares: float) -> list[dict]:
+    """Rows of a table of proxies; every other measure, and silences left out, would mislead."""
+    found = []
+    for proxy, share in shares.items():
+        place = {"proxy": proxy, "options": "", "low": share - 0.1, "high": share + 0.1, "pairs": 9}
+        found += [
+            place | {"measure": "sign_agreement", "silent": "half", "value": share},
+            place | {"measure": "sign_agreement", "silent": "exclude", "value": 1 - share},
+            place | {"measure": "pearson", "silent": "", "value": 1 - share},
+        ]
+    return found
+
+
+def test_the_highest_share_with_silences_counted_half_wins_and_the_first_of_a_tie():
+    assert best_proxy(judged(published=0.5, corrected=0.8, martingale=0.9)) == "martingale"
+    assert best_proxy(judged(published=0.5, martingale=0.9, corrected=0.9)) == "martingale"
+    assert best_proxy(judged(published=math.nan, corrected=0.2)) == "corrected"
+
+
+@pytest.mark.parametrize("rows", [[], judged(published=math.nan)])
+def test_nothing_is_chosen_from_nothing(rows):
+    with pytest.raises(ValueError, match=rf"none of {len(rows)} rows"):
+        best_proxy(rows)
+
+
+def test_the_winner_is_judged_where_it_was_not_chosen():
+    """`corrected` wins on the fitting states and loses on the others: the loss is what is said."""
+    fitting = {"trees": judged(published=0.5, corrected=0.9)}
+    others = {"trees": judged(published=0.7, corrected=0.6)}
+    (row,) = choice_rows(fitting, others)
+    assert row == {
+        "world": "trees", "proxy": "corrected", "fitted": 0.9, "options": "", "pairs": 9,
+        "value": 0.6, "low": pytest.approx(0.5), "high": pytest.approx(0.7),
+        "published": 0.7, "published_low": pytest.approx(0.6), "published_high": pytest.approx(0.8),
+    }  # fmt: skip
+
+
+def test_both_parts_of_the_states_are_judged_by_one_k_and_share_none():
+    probes = [probed(step=0, seed=1), probed(step=5, seed=2)]
+    parts = {name: proxy_table(probes, judged_on=name) for name in ("fitting", "held_out")}
+    assert parts["held_out"] == proxy_table(probes)
+    states = [state for probe in probes for state in probe.states]
+    for (name, rows), chosen in zip(parts.items(), held_out(states, seed=0), strict=True):
+        assert {row["pairs"] for row in rows} == {len(chosen)}, name
+        assert {row["proxy"] for row in rows} == set(PROXIES)
+    ks = [{r["options"] for r in rows if r["proxy"] == "first_k"} for rows in parts.values()]
+    assert ks[0] == ks[1]
+    assert parts["fitting"] != parts["held_out"]
+    with pytest.raises(ValueError, match="judged_on is 'all'"):
+        proxy_table(probes, judged_on="all")
+
+
+# --- over seeds
+
+
+def run_rows(world: str, seed: int, steps: tuple[int, ...] = (0, 5)) -> list[dict]:
+    probes = [probed(step=step, seed=10 * seed + step) for step in steps]
+    rows = response_table(probes, min_spread=0.1)
+    return [{"world": world, "seed": seed} | row for row in agreement_table(rows, BINS)]
+
+
+def test_a_number_is_the_mean_of_its_runs_with_their_interval():
+    runs = [run_rows("one", seed) for seed in range(3)]
+    table = over_seeds([row for rows in runs for row in rows])
+    place = {"responses": "fresh", "by": "difficulty", "bin": "hard", "measure": "pearson"}
+
+    def pick(rows):
+        (found,) = [r for r in rows if all(r[name] == value for name, value in place.items())]
+        return found
+
+    row, members = pick(table), [pick(rows) for rows in runs]
+    mean = t_interval([member["value"] for member in members])
+    assert (row["value"], row["low"], row["high"]) == (mean.value, mean.low, mean.high)
+    assert row["seeds"] == 3
+    assert row["pairs"] == sum(member["pairs"] for member in members)
+
+
+def test_a_bin_that_a_run_never_met_leaves_it_out_and_says_so():
+    rows = [*run_rows("one", 0), *run_rows("one", 1, steps=(0,))]
+    found = {row["bin"]: row for row in over_seeds(rows) if row["by"] == "step"}
+    assert (found["0"]["seeds"], found["5"]["seeds"]) == (2, 1)
+    assert math.isnan(found["5"]["low"])
+    first = next(row for row in rows if row["by"] == "all")
+    lost = [row | {"value": math.nan} if row == first else row for row in rows]
+    key = ("by", "measure", "silent", "responses")
+    (row,) = [r for r in over_seeds(lost) if all(r[name] == first[name] for name in key)]
+    assert (row["seeds"], row["missing"]) == (1, 1)
+
+
+def test_worlds_stay_apart_and_bins_are_in_the_order_of_their_numbers():
+    rows = [*run_rows("second", 0), *run_rows("first", 0, steps=(5, 10))]
+    table = over_seeds(rows)
+    assert list(dict.fromkeys(row["world"] for row in table)) == ["second", "first"]
+    steps = [r["bin"] for r in table if r["by"] == "step" and r["world"] == "first"]
+    assert list(dict.fromkeys(steps)) == ["5", "10"]
+    assert all(row["seeds"] + row["missing"] == 1 for row in table)

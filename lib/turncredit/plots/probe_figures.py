@@ -11,8 +11,10 @@ from matplotlib.ticker import MaxNLocator
 
 from turncredit.plots.panels import MEAN_LINE, SEED_LINE, legend, say_no_runs
 from turncredit.plots.style import WIDTH, styled
+from turncredit.probe.over_seeds import bin_place
 
 RECORDED, FRESH = "#0072B2", "#D55E00"
+WORLD_COLOURS = (RECORDED, FRESH, "#009E73", "#CC79A7")
 PUBLISHED = {"sign_agreement": 0.859, "pearson": 0.63}
 """AEM, arXiv 2605.00425: 64 states of another policy on other tasks, silent ones unstated."""
 MEASURES = {
@@ -87,6 +89,30 @@ def probe_agreement(table: pd.DataFrame) -> Figure:
 
 
 @styled
+def probe_worlds(table: pd.DataFrame, *, responses: str = "recorded") -> Figure:
+    """`probe_agreement` over seeds: means with their intervals, a colour for each world.
+
+    table: world, responses, by, bin, measure, silent, value, low, high as
+    `probe.over_seeds` gives it; responses: "recorded" or "fresh".
+    """
+    figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
+    axes = figure.subplots(len(MEASURES), len(DIVISIONS), sharey="row", sharex="col")
+    shown = table[(table["responses"] == responses) & table["silent"].fillna("").isin(["", "half"])]
+    looks = dict(zip(dict.fromkeys(table["world"]), WORLD_COLOURS, strict=False))
+    bins = {by: _ordered(shown[shown["by"] == by]["bin"]) for by in DIVISIONS}
+    for (measure, label), line in zip(MEASURES.items(), axes, strict=True):
+        line[0].set_ylabel(label)
+        for by, axis in zip(DIVISIONS, line, strict=True):
+            rows = shown[(shown["measure"] == measure) & (shown["by"] == by)]
+            _worlds(axis, rows, bins[by], looks, measure)
+    for by, axis in zip(DIVISIONS, axes[-1], strict=True):
+        axis.set_xlabel({"step": "training step", "tokens": "tokens of the response"}.get(by, by))
+    published = Line2D([], [], color="#555555", linestyle=":", label="published (64 states)")
+    legend(figure, [*(_dot(colour, world) for world, colour in looks.items()), published])
+    return figure
+
+
+@styled
 def probe_decomposition(table: pd.DataFrame, steps: Sequence[str]) -> Figure:
     """Wrong signs after each approximation, and the variances behind the first, on listed trees.
 
@@ -129,7 +155,7 @@ def probe_proxies(table: pd.DataFrame) -> Figure:
     worlds = list(dict.fromkeys(table["world"]))
     proxies = list(dict.fromkeys(table["proxy"]))[::-1]
     figure, axes = _row(len(MEASURES), 0.9 + 0.28 * len(proxies), sharey="row")
-    looks = dict(zip(worlds, (RECORDED, FRESH, "#009E73", "#CC79A7"), strict=False))
+    looks = dict(zip(worlds, WORLD_COLOURS, strict=False))
     offsets = np.linspace(0.2, -0.2, len(worlds)) if len(worlds) > 1 else [0.0]
     for axis, measure in zip(axes, MEASURES, strict=True):
         chosen = table[
@@ -152,6 +178,27 @@ def _intervals(axis: Axes, table: pd.DataFrame, measure: str) -> None:
     for kind, colour, offset in (("recorded", RECORDED, -0.12), ("fresh", FRESH, 0.12)):
         rows = table[table["responses"] == kind].set_index("bin").reindex(bins)
         _bar(axis, rows, np.arange(len(bins)) + offset, rows["value"], colour, along="y")
+    _references(axis, bins, measure)
+
+
+def _worlds(
+    axis: Axes, table: pd.DataFrame, bins: Sequence[str], looks: dict[str, str], measure: str
+) -> None:
+    """Points with intervals, one place per bin; worlds side by side."""
+    offsets = np.linspace(-0.15, 0.15, len(looks)) if len(looks) > 1 else [0.0]
+    for (world, colour), offset in zip(looks.items(), offsets, strict=True):
+        rows = table[table["world"] == world].set_index("bin").reindex(bins)
+        _bar(axis, rows, np.arange(len(bins)) + offset, rows["value"], colour, along="y")
+    _references(axis, bins, measure)
+
+
+def _ordered(bins: pd.Series) -> list[str]:
+    """Bins once each, by their first number where they have one."""
+    return sorted(set(bins), key=bin_place)
+
+
+def _references(axis: Axes, bins: Sequence[str], measure: str) -> None:
+    """What was published, what a coin would get, and the bins' names."""
     axis.axhline(PUBLISHED[measure], color="#555555", linewidth=0.9, linestyle=":")
     axis.axhline(0.5 if measure == "sign_agreement" else 0.0, color="#444444", linewidth=0.8)
     axis.set_xticks(range(len(bins)), bins, rotation=20 if len("".join(bins)) > 18 else 0)

@@ -1,13 +1,16 @@
 """How well AEM's coefficient knows the relative surprisal: Monte Carlo probe and exact cases.
 
-`states` draws contexts from trajectories, `responses` fresh turns in them, `measures` takes
-surprisals and alphas, `agreement` compares them with intervals; `proxies` holds corrections,
-`exact` and `decomposition` judge all of them where every response can be listed; `runs` keeps a
-probe on disk, and `tables` and `trained_trees` say what came of it.
+`states` draws contexts from trajectories, `responses` fresh turns in them (of a policy; `endpoint`
+those of a served model), `measures` takes surprisals and alphas, `agreement` compares them with
+intervals; `proxies` holds corrections, `exact` and `decomposition` judge all of them where every
+response can be listed; `runs` keeps a probe on disk, and `tables` and `trained_trees` say what came
+of it.
 """
 
 from turncredit.probe.agreement import Estimate, compare, sign_agreement, wilson
+from turncredit.probe.choice import best_proxy, choice_rows
 from turncredit.probe.decomposition import disagreement, steps
+from turncredit.probe.endpoint import Endpoint, least_entropy
 from turncredit.probe.exact import (
     ExactTurns,
     Moments,
@@ -25,6 +28,7 @@ from turncredit.probe.measures import (
     training_alphas,
     training_relative,
 )
+from turncredit.probe.over_seeds import over_seeds
 from turncredit.probe.proxies import PROXIES, context_numbers, control_coefficient
 from turncredit.probe.responses import (
     PolicyResponder,
@@ -56,6 +60,7 @@ from turncredit.probe.trained_trees import (
 
 __all__ = [
     "PROXIES",
+    "Endpoint",
     "Estimate",
     "ExactTurns",
     "Moments",
@@ -69,6 +74,8 @@ __all__ = [
     "agreement_table",
     "all_states",
     "all_tree_turns",
+    "best_proxy",
+    "choice_rows",
     "compare",
     "context_numbers",
     "control_coefficient",
@@ -79,7 +86,9 @@ __all__ = [
     "exact_proxy_table",
     "fresh_alphas",
     "held_out",
+    "least_entropy",
     "measure",
+    "over_seeds",
     "policy_moments",
     "policy_responder",
     "policy_turns",

@@ -84,6 +84,7 @@ def proxy_table(
     *,
     ks: Sequence[int] = (1, 2, 4, 8, 16),
     share: float = 0.5,
+    judged_on: str = "held_out",
     level: float = 0.95,
     seed: int = 0,
 ) -> list[Row]:
@@ -91,9 +92,14 @@ def proxy_table(
 
     `first_k` takes the k that does best on the other questions (ties: the smallest).  Columns:
     proxy, options, then those of `estimate_rows`; "half" alone counts a proxy that hardly acts.
+    judged_on: "held_out", or "fitting" for the numbers by which to choose a proxy (`best_proxy`);
+    ValueError for anything else.
     """
     everywhere = [state for probe in probes for state in probe.states]
     fitting, judging = map(set, held_out(everywhere, share=share, seed=seed))
+    parts = {"held_out": judging, "fitting": fitting}
+    if judged_on not in parts:
+        raise ValueError(f"judged_on is {judged_on!r}; need one of {', '.join(parts)}")
 
     def on(chosen: set[State]) -> Callable[..., list[Row]]:
         def judge(name: str, **options: Any) -> list[Row]:
@@ -102,7 +108,7 @@ def proxy_table(
 
         return judge
 
-    return _proxy_rows(on(fitting), on(judging), ks)
+    return _proxy_rows(on(fitting), on(parts[judged_on]), ks)
 
 
 def exact_proxy_table(
