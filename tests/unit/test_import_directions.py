@@ -21,7 +21,8 @@ LEVELS = {
     7: "training tripwires evaluation warm_start probe audit rollout_measures",
     8: "results loggers tasks code_version plans first_evaluations laws",
     9: "runs estimates comparisons budgets claims warm_starts verl_plugin action_logs exercises",
-    10: "experiment run_checks after_training plots viewer notebook_runner credit_audits probed_runs",
+    10: "experiment run_checks after_training probed_runs credit_audits plots viewer "
+    "notebook_runner",
     11: "report teacher_audits",
     12: "cli",
     13: "__main__",

@@ -4,7 +4,7 @@ import argparse
 import textwrap
 from pathlib import Path
 
-import turncredit
+from turncredit import __version__
 from turncredit.cli.commands import (
     COMMANDS,
     COMMON,
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG.format(examples="\n".join(map(example, COMMANDS))),
         **shape,
     )
-    found.add_argument("--version", action="version", version=turncredit.__version__)
+    found.add_argument("--version", action="version", version=__version__)
     commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         text = f"examples:\n{example(command)}\n{example(command)} --json"
