@@ -23,6 +23,7 @@ from turncredit.environments import (
     TableQuerySettings,
 )
 from turncredit.environments.actions import closing_tags
+from turncredit.environments.alfworld import player
 from turncredit.environments.judges import (
     EndpointSettings,
     LocalSettings,
@@ -289,6 +290,6 @@ def _environment(world: World, settings: TaskSettings) -> Environment:
     if settings.environment.KIND == "table_query":
         return TableQuery(world, settings.environment, wording=wording)
     if settings.environment.KIND == "household":
-        return Household(settings.environment, wording)
+        return Household(settings.environment, wording, play=player(settings.environment.engine))
     judge = open_judge(settings.judge)
     return DeepResearch(world, judge, settings.environment, wording=wording)

@@ -15,6 +15,7 @@ from turncredit.environments.alfworld.package import missing_packages, require_m
 from turncredit.environments.alfworld.problem import entity, problem
 from turncredit.environments.alfworld.workers import Lost, Pool
 from turncredit.environments.household import Play
+from turncredit.tasks import open_task
 from turncredit.worlds import Question
 from turncredit.worlds.household import FAMILIES, game_of
 from turncredit.worlds.household.games import draw, plans
@@ -314,6 +315,18 @@ def test_an_official_game_is_played_like_a_generated_one(engine, tmp_path):
     for command in GAME.walkthrough:
         step = episode.step(f"<action> {command} </action>")
     assert (step.stop_reason, episode.reward) == ("goal", 10.0)
+
+
+@ENGINE
+def test_a_task_file_may_name_the_engine():
+    task = open_task("smoke", "household", {"environment": {"engine": "alfworld"}})
+    (question,) = task.world.evaluation_questions(1)
+    episode = task.environment.reset(question, random.Random(0))
+    for command in game_of(question.id).walkthrough:
+        step = episode.step(f"<action> {command} </action>")
+        task.vocabulary.encode(step.observation)
+    assert (step.stop_reason, episode.reward) == ("goal", 10.0)
+    task.environment.play.close()
 
 
 @ENGINE

@@ -172,6 +172,7 @@ def test_the_task_of_chores_has_demonstrations_that_mostly_win_in_its_own_words(
         ({"disturbances": {"outcome_flip": 0.1}}, "disturbances.outcome_flip = 0.1 must be 0"),
         ({"warm_start": {"swap_names": 0.1}}, "warm_start.swap_names = 0.1 must be 0"),
         ({"world": {"families": []}}, "families"),
+        ({"environment": {"engine": "steam"}}, "engine = 'steam' is not one of rules, alfworld"),
     ],
 )
 def test_chores_refuse_what_they_cannot_be_combined_with(changes, complaint):
@@ -185,3 +186,11 @@ def test_chores_need_their_own_environment():
     values.pop("tripwires", None)
     with pytest.raises(ValueError, match="chores are done in household"):
         params.build(TaskSettings, values, "the test")
+
+
+def test_chores_by_the_engine_need_its_packages(monkeypatch):
+    monkeypatch.setattr(
+        "turncredit.environments.alfworld.package.missing_packages", lambda: ["textworld"]
+    )
+    with pytest.raises(ValueError, match=r"environment.engine = 'alfworld': .*pip install"):
+        open_task("smoke", "household", {"environment": {"engine": "alfworld"}})

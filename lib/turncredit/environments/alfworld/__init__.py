@@ -8,7 +8,7 @@ has downloaded them.
 
 from turncredit.environments.alfworld.official import OfficialGames, official_games
 from turncredit.environments.alfworld.package import LABEL, require_packages
-from turncredit.environments.alfworld.play import EngineGames, EnginePlay
+from turncredit.environments.alfworld.play import EngineGames, EnginePlay, player
 
 __all__ = [
     "LABEL",
@@ -16,5 +16,6 @@ __all__ = [
     "EnginePlay",
     "OfficialGames",
     "official_games",
+    "player",
     "require_packages",
 ]

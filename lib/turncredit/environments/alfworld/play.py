@@ -6,14 +6,14 @@ or that is taken up again from a snapshot, is replayed in another; the engine is
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from turncredit.environments.alfworld.package import packaged, require_packages
 from turncredit.environments.alfworld.problem import game_file, problem
 from turncredit.environments.alfworld.workers import SCRIPT, Lost, Pool, Worker
-from turncredit.environments.household.rules import NOTHING
+from turncredit.environments.household.rules import NOTHING, Play
 
 ATTEMPTS = 2
 """Workers that a command is given to, before the game is given up."""
@@ -180,6 +180,19 @@ class EnginePlay:
     def __del__(self) -> None:
         if getattr(self, "_worker", None) is not None:
             self.leave()
+
+
+def player(engine: str) -> Callable[[Any], Any]:
+    """What starts the games of a task: the rules in Python, or the engine with its defaults.
+
+    Raises ValueError saying what to install for an engine whose packages are missing.
+    """
+    if engine == "rules":
+        return Play
+    try:
+        return EngineGames()
+    except RuntimeError as error:
+        raise ValueError(f"environment.engine = {engine!r}: {error}") from error
 
 
 def _room(intro: str) -> str:

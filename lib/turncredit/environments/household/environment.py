@@ -16,6 +16,7 @@ from turncredit.params import require_positive
 from turncredit.worlds.base import Question
 from turncredit.worlds.household.games import WORDS, game_of
 
+ENGINES = ("rules", "alfworld")
 SAID = "nothing closed not anything this normal cold clean sliced slice turn off pick"
 """Words of observations beside those of tasks and commands."""
 
@@ -35,9 +36,13 @@ class HouseholdSettings:
     """Earlier steps that an observation in full repeats."""
     terse: bool = False
     """Observations in the words that matter, without history and admissible actions."""
+    engine: str = "rules"
+    """Who plays in a task: `rules`, in Python, or `alfworld`, the engine in its processes."""
 
     def __post_init__(self) -> None:
         require_positive(self, "max_turns", "won_reward")
+        if self.engine not in ENGINES:
+            raise ValueError(f"engine = {self.engine!r} is not one of {', '.join(ENGINES)}")
         for name in ("invalid_penalty", "history"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} = {getattr(self, name)} must not be below 0")
