@@ -18,7 +18,7 @@ MEASURES = "measures.csv"
 
 BRANCHING = {
     "branch_concentration": "branches on 3 trajectories",
-    "high_in_rows": "high-entropy turns in rows",
+    "high_in_rows": "uncertain turns in rows",
     "own_clusters": "cluster centres",
     "spent_calls": "tool calls in training",
     "entropy_sd": "entropy, sd over steps",
