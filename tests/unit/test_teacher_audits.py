@@ -207,8 +207,8 @@ def audits(tmp_path_factory):
             for size in (settings(), settings(), settings(continuations=3))
         ]
         files = [path.name for path in planned.folder.glob("tiny/grpo/seed_0/teachers_*")]
-        yield found, played, files
     getattr(tasks.open_task, "cache_clear", lambda: None)()
+    return found, played, files
 
 
 def settings(**changes):
@@ -250,19 +250,36 @@ def test_wrong_settings_are_refused(changes, words):
         settings(**changes)
 
 
-def test_the_figures_have_a_panel_for_each_measure_and_stage(audits, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("draw", "first", "panels", "arms"),
+    [
+        ("consequences", "by the reward", 4, ["ADRS"]),
+        ("association", "likelier success, at first", 6, ["teacher plan", "policy"]),
+        ("agreement", "correlation, at first", 6, ["GRPO", "ADRS", "teacher plan"]),
+    ],
+)
+def test_figures_have_a_panel_for_each_measure_and_stage(
+    draw, first, panels, arms, tmp_path, monkeypatch
+):
     monkeypatch.setenv("TURNCREDIT_RESULTS", str(tmp_path))
-    rows = [row | {"task": "tempting_guess"} for row in audits[0][0]]
+    given = {"grpo": teacher_figures.AGREEMENT, "policy": ["preference"]}
+    given["adrs"] = [*teacher_figures.CONSEQUENCES, *teacher_figures.AGREEMENT]
+    given["teacher_plan"] = [*teacher_figures.ASSOCIATION, "correlation", "sign_errors"]
+    order = ["grpo", "adrs", "teacher_plan", "policy"]
+    rows = [
+        {"task": "tempting_guess", "stage": stage, "seed": seed, "block": 0, "arm": arm}
+        | {"measure": measure, "value": 0.1 * seed}
+        for seed in range(2) for stage in STAGES for arm in order for measure in given[arm]
+    ]  # fmt: skip
     (tmp_path / "19_adrs").mkdir()
     pd.DataFrame(rows).to_csv(tmp_path / "19_adrs" / teacher_figures.TABLE, index=False)
     values = params.read_yaml(paths.params("smoke") / "19_adrs.yaml")
     values.pop("audit")
     study = plots.open_study(experiment.experiment_from(values | {"variants": {}}))
-    for draw, panels in (("consequences", 4), ("association", 6), ("agreement", 6)):
-        figure = getattr(teacher_figures, draw)(study)
-        assert len(figure.axes) == panels
-        drawn = [axis for axis in figure.axes if axis.collections]
-        assert len(drawn) >= panels - 2, "no contrast in a tiny group leaves shares of nothing"
+    figure = getattr(teacher_figures, draw)(study)
+    assert len(figure.axes) == panels
+    assert figure.axes[0].get_title(loc="left").replace("\n", " ") == first
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == arms
 
 
 def test_turn_means_of_what_adrs_adds_vanish_as_published_on_any_batch():
