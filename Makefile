@@ -10,7 +10,7 @@ SHELL := /bin/bash
 TIER ?= cpu
 DEADLINE ?= 10800
 # A file of tests stays in one process, as its shared fixtures do.
-TEST_ARGS ?= -m "not gpu and not network and not browser" -n $(CORES) --dist loadfile
+TEST_ARGS ?= -m "not gpu and not network" -n $(CORES) --dist loadfile
 
 # ---- environment -------------------------------------------------------------------------------
 # The stamp's name carries a hash of the lock and of this folder, and is written last: a half-made,
@@ -168,9 +168,6 @@ test-vllm: $(VLLM_STAMP) ## Roll out and train with vLLM itself
 	@$(VLLM_PY) -c 'import vllm'  # absent, they would only be skipped
 	@HF_HUB_OFFLINE=1 $(VLLM_PY) -m pytest -q tests/engines
 
-test-browser: $(STAMP) ## Run notebooks in JupyterLab with a headless Chromium; pictures in .cache/browser
-	@TURNCREDIT_SCREENSHOTS=$(CURDIR)/.cache/browser $(PY) -m pytest -q -rs -m browser tests/notebooks
-
 lint: $(STAMP) ## ruff, formatting, notebooks stored without outputs
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -191,7 +188,7 @@ data: $(STAMP) ## Write the Factbook documents and questions, with hashes, to da
 # ---- tools -------------------------------------------------------------------------------------
 
 docs: $(DOCS_STAMP) ## Build the documentation site into site/; fails where a link leads nowhere
-	@$(DOCS_PY) -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_PY) -m mkdocs build --strict --quiet
 	@echo "docs: open $(CURDIR)/site/index.html"
 
 lab: $(STAMP) ## Open the notebooks in JupyterLab

@@ -1,6 +1,7 @@
 """What `mkdocs build` adds to Markdown: pages from the root, notebooks, copies, a link check."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from mkdocs.structure.files import File
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXECUTED = REPOSITORY / "results" / "cpu" / "notebooks"
 _notebooks: dict[str, site_notebooks.Page] = {}
+_beside: set[str] = set()
+"""Markdown that a copied page refers to: MkDocs would take it for a page, so it is copied last."""
 
 
 def on_config(config: Any) -> Any:
@@ -48,7 +51,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return markdown
     text, copied = site_links.rewritten(markdown, place, REPOSITORY)
     for file in sorted(site_links.with_what_they_show(copied, REPOSITORY)):
-        if files.get_file_from_path(f"files/{file}") is None:
+        if file.endswith(".md"):
+            _beside.add(file)
+        elif files.get_file_from_path(f"files/{file}") is None:
             source = str(REPOSITORY / file)
             files.append(File.generated(config, f"files/{file}", abs_src_path=source))
     return text
@@ -61,8 +66,12 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_post_build(config: Any) -> None:
-    """Fail if a link leads nowhere or a page would load something from the network."""
-    found = site_check.complaints(Path(config["site_dir"]))
+    """Finish the copies; fail if a link leads nowhere or a page would load from the network."""
+    site = Path(config["site_dir"])
+    for file in sorted(_beside):
+        (site / "files" / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(REPOSITORY / file, site / "files" / file)
+    found = site_check.complaints(site)
     if found:
         shown = "\n".join(found[:40])
         raise PluginError(f"{len(found)} links are broken:\n{shown}")
