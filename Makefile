@@ -66,7 +66,7 @@ VLLM_STAMP := $(VLLM_VENV)/.complete-$(shell { cat $(VLLM_LOCK); pwd; } | sha256
 # In the order they run one by one: the experiments train warm starts on all cores, 00 finds its own.
 CORE := 10_grpo_baseline 11_suffix_masking 12_aem 13_is_clipping 15_what_is_missing \
     14_surprisal_probe 00_first_trajectory 01_credit_by_hand 02_entropy_drift \
-    03_ratios_and_clipping 04_grpo_from_scratch 05_build_your_own_estimator
+    03_ratios_and_clipping 04_grpo_from_scratch
 MORE := 20_credit_audit 22_regime_map
 FIGURES := 90_figures
 REPORT := 99_report
