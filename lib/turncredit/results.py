@@ -263,6 +263,10 @@ def _rows_of_run(path: Path) -> pd.DataFrame:
     return frame
 
 
+_OF_THE_METHOD = ("module", "rollout.log")
+"""Files that an arm names, and its task does not."""
+
+
 def check_comparable(roots: Iterable[Path]) -> None:
     """Raise ValueError naming two finished runs that must not be compared.
 
@@ -274,6 +278,8 @@ def check_comparable(roots: Iterable[Path]) -> None:
         if not {"params", "code_hash"} <= manifest.keys():
             raise ValueError(f"{path}: not the manifest of a run, it lacks params or code_hash")
         shared = {name: value for name, value in manifest["params"].items() if name != "method"}
+        contents = shared.pop("contents", {}).items()
+        shared["contents"] = {k: v for k, v in contents if k not in _OF_THE_METHOD}
         for key, value in (
             (("code",), manifest["code_hash"]),
             ((path.parts[-4], path.parts[-2]), shared),
