@@ -5,13 +5,15 @@ retrieval server that does not answer.  On several nodes Ray has to run already 
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from turncredit.verl_plugin.check import check_run, verls_own
-from turncredit.verl_plugin.cluster import KINDS, compose, plain, read_run
+from turncredit.verl_plugin.cluster import KINDS, compose, plain, read_run, seeded
+from turncredit.verl_plugin.places import LOG_VARIABLE, Place
 from turncredit.verl_plugin.settings import AgentSettings, read_agent
 from turncredit.worlds.question_files import describe, validate
 
@@ -20,25 +22,38 @@ PLUGIN = "turncredit.verl_plugin.plugin"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check and run; 1 if something was refused."""
+    options = _parser().parse_args(arguments)
+    try:
+        run = read_run(*(getattr(options, kind) for kind in KINDS), root=options.params)
+        run = run if options.seed is None else seeded(run, options.seed)
+        print(f"{run.name}: {check_run(run, verls_own()).sentence()}")
+        place = Place(options.runs.resolve() / run.folder)
+        config = place.told_to(compose(run))
+        values = plain(config)
+        require_questions(values["data"])
+        require_retrieval(read_agent(values))
+        log = place.begin(run)
+    except (ValueError, ImportError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    _start(config, {LOG_VARIABLE: str(log)})
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m turncredit.verl_plugin.train", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     for kind in KINDS:
         parser.add_argument(kind, metavar=kind.upper().removesuffix("S"))
-    options = parser.parse_args(arguments)
-    try:
-        run = read_run(*(getattr(options, kind) for kind in KINDS))
-        print(f"{run.name}: {check_run(run, verls_own()).sentence()}")
-        config = compose(run)
-        values = plain(config)
-        require_questions(values["data"])
-        require_retrieval(read_agent(values))
-    except (ValueError, ImportError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    _start(config)
-    return 0
+    parser.add_argument("--params", type=Path, help="folder of files, instead of params/cluster")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="FOLDER",
+        help="where the run's folder goes, with its log and checkpoints; all nodes must see it",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, help="of data, sampling and weights, for all three")
+    return parser
 
 
 def require_questions(data: dict[str, Any]) -> None:
@@ -71,18 +86,21 @@ def require_retrieval(settings: AgentSettings) -> None:
         )
 
 
-def _start(config: Any) -> None:
+def _start(config: Any, variables: dict[str, str]) -> None:
     """Run verl's own entry, whose processes load the plugin by name even if it is not installed.
 
-    What is wrong with a module named this way is raised there, not only logged.
+    What is wrong with a module named this way is raised there, not only logged.  variables: further
+    ones for the environment of every process.
     """
     from omegaconf import OmegaConf
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
     from verl.utils.device import auto_set_device
 
     auto_set_device(config)
-    loaded = {"VERL_USE_EXTERNAL_MODULES": PLUGIN}
-    OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", loaded, force_add=True)
+    others = os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
+    modules = dict.fromkeys([*filter(None, others), PLUGIN])
+    told = variables | {"VERL_USE_EXTERNAL_MODULES": ",".join(modules)}
+    OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", told, force_add=True)
     run_ppo(config, task_runner_class=TaskRunnerV1)
 
 
