@@ -13,8 +13,8 @@ them waiting, and an update waits for whole groups.  Prints rows of Markdown.
   most `--lead` batches begun beyond the one that is updated on.  A trajectory that is under way
   goes on under new weights, and a slow one is overtaken, so it may become older than that.
 
-Of the last two, that share of the GPUs rolls out which gives most tokens a second, in eighths from
-2 to 6.  `--weak`: 16 trajectories a GPU, where otherwise all have the same batch.
+Of the last two, that quarter, half or three quarters of the GPUs roll out which give most tokens a
+second.  `--weak`: 16 trajectories a GPU, where otherwise all have the same batch.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from rollout_pool import Pool, Setting, Trajectory, draw
 from turncredit.verl_plugin.cluster import read_run
 
 GPUS = (8, 16, 32, 64, 128, 256, 512, 1024)
-EIGHTHS = range(2, 7)
+QUARTERS = (1, 2, 3)
 GPUS_PER_NODE = 8
 
 
@@ -173,7 +173,7 @@ def courses(
 ) -> dict[str, tuple[int, Course]]:
     """The three ways by name, with the GPUs that roll out."""
     setting, found = setting_of(gpus, weak=weak), {}
-    splits = [(gpus * eighths // 8, gpus - gpus * eighths // 8) for eighths in EIGHTHS]
+    splits = [(gpus * part // 4, gpus - gpus * part // 4) for part in QUARTERS]
     found["together"] = [(gpus, in_turn(setting, gpus, gpus, steps, apart=False))]
     found["one step off"] = [(s[0], in_turn(setting, *s, steps, apart=True)) for s in splits]
     found["open"] = [(s[0], open_ended(setting, *s, steps, lead=lead)) for s in splits]

@@ -34,6 +34,7 @@ DEVICE = SimpleNamespace(
     is_available=lambda: False,
     current_device=lambda: "cpu",
     device_count=number,
+    get_device_name=lambda *_: "CPU",
     mem_get_info=lambda *_: (0, 1),
     **dict.fromkeys(
         ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"), nothing

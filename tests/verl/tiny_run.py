@@ -28,7 +28,7 @@ WORDS = (
 SPECIALS = ("<|im_start|>", "<|im_end|>")
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}{% endfor %}<|im_start|>"
 WIDTH = 32
-TIMEOUT = 240
+TIMEOUT = 400
 """Seconds after which a run counts as hung; it takes about 60 on two quiet cores."""
 
 
@@ -58,11 +58,12 @@ def write_model(folder):
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() == 2:
-                weight.normal_(0, 0.3)
-        model.model.embed_tokens.weight[:, 0] = 4.0  # a direction that every token has
-        model.lm_head.weight[:, 0] = torch.tensor(
-            [1.5 * (len(e) > 1 and e in words) for e in entries]
-        )
+                weight.normal_(0, 0.4)
+        model.model.embed_tokens.weight.normal_(0, 2.0)  # entropies are to differ between contexts
+        model.model.embed_tokens.weight[:, 0] = 6.0  # a direction that every token has and keeps
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight[0] = layer.mlp.down_proj.weight[0] = 0.0
+        model.lm_head.weight[:, 0] = torch.tensor([7.0 * (entry in words) for entry in entries])
     model.save_pretrained(folder)
     return folder
 
@@ -148,7 +149,8 @@ def changed_agent(agent, files, url, steps, questions):
 
 def cpu_machine(ranks):
     """What the test-only platform needs instead of GPUs, vLLM and bfloat16."""
-    plain = {"fsdp_config": {"use_torch_compile": False, "dtype": "float32"}}
+    precision = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    plain = {"fsdp_config": {"use_torch_compile": False, "mixed_precision": precision}}
     return {
         "machine": {
             "nodes": 1, "gpus_per_node": ranks, "gpu_gib": 16.0, "retrieval_gib_per_gpu": 0.0,

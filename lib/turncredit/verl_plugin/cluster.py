@@ -24,6 +24,8 @@ EXTENSIONS = (
     "actor_rollout_ref.actor.policy_loss.objective_options",
     "actor_rollout_ref.actor.policy_loss.weight",
     "actor_rollout_ref.actor.policy_loss.weight_options",
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision",
+    "actor_rollout_ref.ref.fsdp_config.mixed_precision",
     "ray_kwargs.ray_init.num_gpus",
 )
 """Nodes that verl's configuration does not have or leaves free; set whole."""

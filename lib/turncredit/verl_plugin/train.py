@@ -16,6 +16,7 @@ from turncredit.verl_plugin.cluster import KINDS, compose, plain, read_run, seed
 from turncredit.verl_plugin.places import LOG_VARIABLE, Place
 from turncredit.verl_plugin.settings import AgentSettings, read_agent
 from turncredit.worlds.question_files import describe, validate
+from turncredit.worlds.question_files.files import read_records
 
 PLUGIN = "turncredit.verl_plugin.plugin"
 
@@ -56,19 +57,36 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+COLUMNS = ("data_source", "prompt", "reward_model")
+"""Of a question file: what verl's data set and its validation read of every row."""
+
+CONVERT = "`python -m turncredit.worlds.question_files convert` writes one"
+
+
 def require_questions(data: dict[str, Any]) -> None:
     """ValueError naming a question file that is not there or holds rows that cannot be used."""
-    for key in ("train_files", "val_files"):
+    for key, least in (("train_files", data["train_batch_size"]), ("val_files", 1)):
         named = data[key] if isinstance(data[key], list) else [data[key]]
-        for path in map(Path, named):
-            if not path.is_file():
-                raise ValueError(
-                    f"data.{key}: {path} is no file; `python -m turncredit.worlds.question_files "
-                    "convert` writes one with the columns that verl and the agent loop read"
-                )
-            report = validate(path)
-            if not report.writable:
-                raise ValueError(f"data.{key}: {describe(report)}")
+        rows = sum(_rows(key, Path(path)) for path in named)
+        if rows < least:
+            raise ValueError(f"data.{key}: {rows} rows, a step takes {least}")
+
+
+def _rows(key: str, path: Path) -> int:
+    """Rows of a question file that verl and the agent loop can read."""
+    if not path.is_file():
+        raise ValueError(f"data.{key}: {path} is no file; {CONVERT}")
+    try:
+        _, record = next(iter(read_records(path)), (0, dict.fromkeys(COLUMNS, True)))
+    except ValueError as error:
+        raise ValueError(f"data.{key}: {error}; {CONVERT}") from error
+    lacking = [name for name in COLUMNS if not record.get(name)]
+    if lacking:
+        raise ValueError(f"data.{key}: {path} lacks {', '.join(lacking)}; {CONVERT}")
+    report = validate(path)
+    if not report.writable:
+        raise ValueError(f"data.{key}: {describe(report)}\n{CONVERT}")
+    return report.rows
 
 
 def require_retrieval(settings: AgentSettings) -> None:
