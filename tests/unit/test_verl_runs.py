@@ -8,13 +8,7 @@ import pytest
 import torch
 from play import PLAIN, policy, questions, synthetic_environment, vocabulary
 
-from turncredit import plots, results
-from turncredit.batching import from_trajectories
 from turncredit.evaluation import evaluate, evaluation_rows
-from turncredit.plots import gallery, outcomes
-from turncredit.plots.cost_figures import time_rows
-from turncredit.plots.study import Study
-from turncredit.training import step_metrics, turn_rows
 from turncredit.verl_plugin import convert as converting
 from turncredit.verl_plugin.batches import Rows, credit_rows
 from turncredit.verl_plugin.cluster import read_run, seeded
@@ -148,28 +142,6 @@ def test_each_start_has_a_log_of_its_own_and_another_run_is_refused(tmp_path):
 # --- logs
 
 
-def test_the_columns_are_those_of_our_own_loop(tmp_path):
-    place, log = begun(tmp_path)
-    write_log(log, (1, step_data(0)), (2, step_data(1)))
-    found = read_log(place)
-    _, trajectories = played()
-    batch = from_trajectories(trajectories, group_ids=[n // 4 for n in range(len(trajectories))])
-    credit = PLAIN.credit(batch, generator=torch.Generator(), logprobs=batch.old_logprobs)
-    metrics = step_metrics(trajectories, batch, credit)
-    known = {name for name, value in metrics.items() if value == value}  # others are not logged
-    assert {"reward", "entropy", "turns", "search_first", "gate_rate"} <= known
-    assert known <= {*found.metrics[0]}
-    turns = turn_rows(trajectories, batch)
-    known = {n for row in turns for n, value in row.items() if value == value}
-    assert known <= {*found.turns[0]}
-    assert [row["step"] for row in found.metrics] == [0, 1]
-    assert found.metrics[0]["clip_fraction"] == 0.25
-    assert found.metrics[0]["gradient_norm"] == 2.0
-    assert found.timings[0] == {
-        "step": 0, "rollout": 4.0, "logprobs": 2.0, "credit": 0.5, "update": 2.0, "metrics": 1.5,
-    }  # fmt: skip
-
-
 def test_a_later_start_takes_the_place_of_what_was_lost(tmp_path):
     place, log = begun(tmp_path)
     rewards = "turncredit/reward"
@@ -200,16 +172,6 @@ def test_a_run_of_another_trainer_is_refused(tmp_path):
 # --- results
 
 
-def settings(**changes):
-    values = {
-        "tier": "cluster", "experiments": ("verl",), "tasks": (TASK,),
-        "arms": ("grpo", "suffix_mask"), "reference_arm": "grpo", "smoothing": 0.5,
-        "shift_threshold": 0.5, "shift_window": 2, "comparison_window": 2, "first_k": 16,
-        "turns_shown": 3, "confidence_level": 0.95,
-    }  # fmt: skip
-    return plots.FigureParams(**(values | changes))
-
-
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     monkeypatch.setenv("TURNCREDIT_RESULTS", str(tmp_path / "results"))
@@ -225,24 +187,6 @@ def converted(tmp_path, root, method, seed, steps=4):
     lines[-1] = (steps, lines[-1][1] | evaluation_data(seed + 1))
     write_log(log, (0, evaluation_data(seed)), *lines)
     return convert(place, root)
-
-
-def test_the_figures_read_what_was_converted(tmp_path, root):
-    for method in ("baseline", "suffix_mask"):
-        for seed in (1, 2):
-            converted(tmp_path, root, method, seed)
-    results.check_comparable([root])
-    shown = settings()
-    runs = plots.read_runs(shown)
-    assert len(runs.metrics) == 2 * 2 * 4
-    assert set(runs.finished["arm"]) == {"grpo", "suffix_mask"}
-    assert runs.evaluations.groupby(["arm", "seed"])["step"].max().eq(4).all()
-    table = outcomes.outcome_rows(runs, shift_threshold=0.5, window=2, last=2)
-    study = Study(shown, runs, table)
-    for name in ("training_reward", "total_entropy", "outcomes", "decision_vs_execution"):
-        assert gallery.draw(study, name).axes
-    assert plots.turn_entropies(runs, shown)["entropy"].notna().any()
-    assert len(time_rows(shown)) == 4
 
 
 def test_a_run_that_goes_on_has_no_manifest_and_is_refreshed(tmp_path, root):
