@@ -22,6 +22,7 @@ from turncredit.verl_plugin.episodes import (
     play,
     question_of,
 )
+from turncredit.verl_plugin.evaluations import outcome_of
 from turncredit.verl_plugin.outputs import NOTE, response_of
 from turncredit.verl_plugin.settings import AGENT_LOOP, AgentSettings, read_agent
 
@@ -69,7 +70,7 @@ class TurnCreditAgentLoop(AgentLoopBase):
                 generate_sequences=server.seconds, tool_calls=seconds - server.seconds
             ),
             extra_fields=server.extra
-            | {NOTE: response.note, "reward_extra_info": {"success": float(trajectory.success)}},
+            | {NOTE: response.note, "reward_extra_info": outcome_of(trajectory)},
         )
 
 

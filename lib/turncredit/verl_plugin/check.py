@@ -54,10 +54,16 @@ def check_run(run: ClusterRun, validate: Validate) -> Size:
 
 
 def verls_own() -> Validate:
-    """verl's own validation of a composed configuration; imports verl."""
+    """verl's own validation of a composed configuration; imports verl.
+
+    Raises ImportError with the remedy for a verl that this plugin is not for, before importing it.
+    """
     from contextlib import redirect_stdout
     from io import StringIO
 
+    from turncredit.verl_plugin.versions import require_verl
+
+    require_verl()
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 

@@ -6,7 +6,7 @@ Each may hold `verl`, overrides of verl's configuration; a later one wins.  The 
 
 import importlib.util
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ EXTENSIONS = (
     "actor_rollout_ref.actor.policy_loss.objective_options",
     "actor_rollout_ref.actor.policy_loss.weight",
     "actor_rollout_ref.actor.policy_loss.weight_options",
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision",
+    "actor_rollout_ref.ref.fsdp_config.mixed_precision",
+    "ray_kwargs.ray_init.num_gpus",
 )
 """Nodes that verl's configuration does not have or leaves free; set whole."""
 
@@ -44,46 +47,70 @@ class ClusterRun:
         """The run's parts, as `check` prints them."""
         return " ".join(self.names)
 
+    @property
+    def seed(self) -> int:
+        """That of the data's order, by which runs are told apart."""
+        return self.verl["data"]["seed"]
+
+    @property
+    def folder(self) -> str:
+        """A name that no other run has: two would go on from each other's checkpoints."""
+        return "-".join([*self.names, f"seed_{self.seed}"])
+
 
 def folder() -> Path:
     """params/cluster."""
     return paths.params("cluster")
 
 
-def choices() -> dict[str, list[str]]:
-    """The names of the files of each kind."""
-    return {kind: sorted(p.stem for p in (folder() / kind).glob("*.yaml")) for kind in KINDS}
+def choices(root: Path | None = None) -> dict[str, list[str]]:
+    """The names of the files of each kind below `root` (default: params/cluster)."""
+    root = root or folder()
+    return {kind: sorted(p.stem for p in (root / kind).glob("*.yaml")) for kind in KINDS}
 
 
-def all_runs() -> Iterator[ClusterRun]:
+def all_runs(root: Path | None = None) -> Iterator[ClusterRun]:
     """Every combination of a model, an agent, a machine and a method."""
-    for names in product(*choices().values()):
-        yield read_run(*names)
+    for names in product(*choices(root).values()):
+        yield read_run(*names, root=root)
 
 
-def read_run(*names: str) -> ClusterRun:
-    """The run of the files with these names, in the order of `KINDS`.
+def read_run(*names: str, root: Path | None = None) -> ClusterRun:
+    """The run of the files with these names below `root`, in the order of `KINDS`.
 
     Raises ValueError naming the file or what there is instead of it.
     """
     parts: dict[str, Any] = {}
-    there = choices()
-    files = [folder() / "engine" / "verl.yaml"]
+    root, there = root or folder(), choices(root)
+    files = [root / "engine" / "verl.yaml"]
     for kind, name in zip(KINDS, names, strict=True):
         if name not in there[kind]:
-            raise ValueError(f"{kind}: {name!r} is not one of {', '.join(there[kind])}")
-        files.append(folder() / kind / f"{name}.yaml")
+            known = ", ".join(there[kind]) or f"the files of {root / kind}, which has none"
+            raise ValueError(f"{kind}: {name!r} is not one of {known}")
+        files.append(root / kind / f"{name}.yaml")
     for file in files:
         values = params.read_yaml(file)
         unknown = sorted(set(values) - {"shape", "machine", "verl"})
         if unknown:
             raise ValueError(f"{file}: unknown key {unknown[0]!r}; known: shape, machine, verl")
         parts = params.changed(parts, values)
-    shape = params.build(Shape, parts["shape"], str(folder() / "models" / f"{names[0]}.yaml"))
-    machine = params.build(
-        Machine, parts["machine"], str(folder() / "machines" / f"{names[2]}.yaml")
-    )
+    shape = params.build(Shape, parts["shape"], str(root / "models" / f"{names[0]}.yaml"))
+    machine = params.build(Machine, parts["machine"], str(root / "machines" / f"{names[2]}.yaml"))
     return ClusterRun(names, shape, machine, parts["verl"])
+
+
+def seeded(run: ClusterRun, seed: int) -> ClusterRun:
+    """The run with `seed` for the order of the data, the episodes and the weights that draw lots.
+
+    vLLM's own stream is seeded as well, but what it samples still depends on who asks first.
+    """
+    custom = {"turncredit": {"seed": seed}}
+    values = {
+        "data": {"seed": seed},
+        "algorithm": {"turncredit": {"seed": seed}},
+        "actor_rollout_ref": {"rollout": {"seed": seed, "custom": custom}},
+    }
+    return replace(run, verl=params.changed(run.verl, values))
 
 
 def compose(run: ClusterRun) -> Any:
@@ -107,6 +134,7 @@ def compose(run: ClusterRun) -> Any:
             OmegaConf.update(config, key, value, merge=False, force_add=key in EXTENSIONS)
         except Exception as error:  # omegaconf has no common class for a key that is not there
             raise ValueError(f"{run.name}: verl has no key {key!r} ({error})") from error
+    config.trainer.experiment_name = run.folder
     return config
 
 

@@ -5,55 +5,88 @@ retrieval server that does not answer.  On several nodes Ray has to run already 
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from turncredit.verl_plugin.check import check_run, verls_own
-from turncredit.verl_plugin.cluster import KINDS, compose, plain, read_run
+from turncredit.verl_plugin.cluster import KINDS, compose, plain, read_run, seeded
+from turncredit.verl_plugin.places import LOG_VARIABLE, Place
 from turncredit.verl_plugin.settings import AgentSettings, read_agent
 from turncredit.worlds.question_files import describe, validate
+from turncredit.worlds.question_files.files import read_records
 
 PLUGIN = "turncredit.verl_plugin.plugin"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check and run; 1 if something was refused."""
+    options = _parser().parse_args(arguments)
+    try:
+        run = read_run(*(getattr(options, kind) for kind in KINDS), root=options.params)
+        run = run if options.seed is None else seeded(run, options.seed)
+        print(f"{run.name}: {check_run(run, verls_own()).sentence()}")
+        place = Place(options.runs.resolve() / run.folder)
+        config = place.told_to(compose(run))
+        values = plain(config)
+        require_questions(values["data"])
+        require_retrieval(read_agent(values))
+        log = place.begin(run)
+    except (ValueError, ImportError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    _start(config, {LOG_VARIABLE: str(log)})
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m turncredit.verl_plugin.train", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     for kind in KINDS:
         parser.add_argument(kind, metavar=kind.upper().removesuffix("S"))
-    options = parser.parse_args(arguments)
-    try:
-        run = read_run(*(getattr(options, kind) for kind in KINDS))
-        print(f"{run.name}: {check_run(run, verls_own()).sentence()}")
-        config = compose(run)
-        values = plain(config)
-        require_questions(values["data"])
-        require_retrieval(read_agent(values))
-    except (ValueError, ImportError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    _start(config)
-    return 0
+    parser.add_argument("--params", type=Path, help="folder of files, instead of params/cluster")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="FOLDER",
+        help="where the run's folder goes, with its log and checkpoints; all nodes must see it",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, help="of data, sampling and weights, for all three")
+    return parser
+
+
+COLUMNS = ("data_source", "prompt", "reward_model")
+"""Of a question file: what verl's data set and its validation read of every row."""
+
+CONVERT = "`python -m turncredit.worlds.question_files convert` writes one"
 
 
 def require_questions(data: dict[str, Any]) -> None:
     """ValueError naming a question file that is not there or holds rows that cannot be used."""
-    for key in ("train_files", "val_files"):
+    for key, least in (("train_files", data["train_batch_size"]), ("val_files", 1)):
         named = data[key] if isinstance(data[key], list) else [data[key]]
-        for path in map(Path, named):
-            if not path.is_file():
-                raise ValueError(
-                    f"data.{key}: {path} is no file; `python -m turncredit.worlds.question_files "
-                    "convert` writes one with the columns that verl and the agent loop read"
-                )
-            report = validate(path)
-            if not report.writable:
-                raise ValueError(f"data.{key}: {describe(report)}")
+        rows = sum(_rows(key, Path(path)) for path in named)
+        if rows < least:
+            raise ValueError(f"data.{key}: {rows} rows, a step takes {least}")
+
+
+def _rows(key: str, path: Path) -> int:
+    """Rows of a question file that verl and the agent loop can read."""
+    if not path.is_file():
+        raise ValueError(f"data.{key}: {path} is no file; {CONVERT}")
+    try:
+        _, record = next(iter(read_records(path)), (0, dict.fromkeys(COLUMNS, True)))
+    except ValueError as error:
+        raise ValueError(f"data.{key}: {error}; {CONVERT}") from error
+    lacking = [name for name in COLUMNS if not record.get(name)]
+    if lacking:
+        raise ValueError(f"data.{key}: {path} lacks {', '.join(lacking)}; {CONVERT}")
+    report = validate(path)
+    if not report.writable:
+        raise ValueError(f"data.{key}: {describe(report)}\n{CONVERT}")
+    return report.rows
 
 
 def require_retrieval(settings: AgentSettings) -> None:
@@ -71,18 +104,21 @@ def require_retrieval(settings: AgentSettings) -> None:
         )
 
 
-def _start(config: Any) -> None:
+def _start(config: Any, variables: dict[str, str]) -> None:
     """Run verl's own entry, whose processes load the plugin by name even if it is not installed.
 
-    What is wrong with a module named this way is raised there, not only logged.
+    What is wrong with a module named this way is raised there, not only logged.  variables: further
+    ones for the environment of every process.
     """
     from omegaconf import OmegaConf
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
     from verl.utils.device import auto_set_device
 
     auto_set_device(config)
-    loaded = {"VERL_USE_EXTERNAL_MODULES": PLUGIN}
-    OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", loaded, force_add=True)
+    others = os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
+    modules = dict.fromkeys([*filter(None, others), PLUGIN])
+    told = variables | {"VERL_USE_EXTERNAL_MODULES": ",".join(modules)}
+    OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", told, force_add=True)
     run_ppo(config, task_runner_class=TaskRunnerV1)
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer, trainer_base
 
 from turncredit.verl_plugin.batches import TOKEN_FIELDS, Rows, credit_rows
+from turncredit.verl_plugin.evaluations import evaluation_row
 from turncredit.verl_plugin.settings import TRAINER, check_config, read_method
 
 FIELDS = (
@@ -54,6 +55,15 @@ class TurnCreditTrainer(PPOTrainerSync):
         return trainer_base.tq.kv_batch_put(
             keys=batch.keys, partition_id=batch.partition_id, fields=fields
         )
+
+    def _val_metrics_update(
+        self, data_sources: list, sample_uids: list, infos: dict, *rest: Any, **more: Any
+    ) -> dict[str, float]:
+        """verl's own validation metrics, and the row of eval.csv where our agent loop played."""
+        found = super()._val_metrics_update(data_sources, sample_uids, infos, *rest, **more)
+        if "missing_rewards" not in infos:
+            return found
+        return found | {f"turncredit_eval/{k}": v for k, v in evaluation_row(infos).items()}
 
 
 def real_rows(batch: Any) -> list[int]:

@@ -1,0 +1,222 @@
+"""A cluster run small enough for two cores: model, questions, retrieval server, params, process.
+
+The tokenizer has all bytes and, beyond its merges, whole words that only sampling can bring: who
+encoded a message anew would get other ids.  The model is random but for a push towards those words.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import torch
+import yaml
+
+from turncredit import paths
+from turncredit.worlds.question_files.files import write_rows
+from turncredit.worlds.question_files.rows import QuestionRow, with_prompts
+
+WORDS = (
+    "<search> court </search>", "<answer> The Hague </answer>", "<answer> Paris </answer>",
+    "<think> well </think>", "<think> hm </think>", "<search> seat </search>",
+)  # fmt: skip
+SPECIALS = ("<|im_start|>", "<|im_end|>")
+TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}{% endfor %}<|im_start|>"
+WIDTH = 32
+TIMEOUT = 400
+"""Seconds after which a run counts as hung; it takes about 60 on two quiet cores."""
+
+
+def write_model(folder):
+    """A two-layer Qwen3 with random weights and its tokenizer, as a Hugging Face folder."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = ["".join(piece for piece, _ in level.pre_tokenize_str(word)) for word in WORDS]
+    entries = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *words, *SPECIALS]
+    vocabulary = {entry: index for index, entry in enumerate(entries)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = level, decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=SPECIALS[1], pad_token=SPECIALS[1],
+        additional_special_tokens=[SPECIALS[0]], chat_template=TEMPLATE,
+    )  # fmt: skip
+    fast.save_pretrained(folder)
+    config = Qwen3Config(
+        vocab_size=len(entries), hidden_size=WIDTH, intermediate_size=WIDTH, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, head_dim=16, max_position_embeddings=4096,
+        tie_word_embeddings=False, eos_token_id=fast.eos_token_id, pad_token_id=fast.pad_token_id,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() == 2:
+                weight.normal_(0, 0.4)
+        model.model.embed_tokens.weight.normal_(0, 2.0)  # entropies are to differ between contexts
+        model.model.embed_tokens.weight[:, 0] = 6.0  # a direction that every token has and keeps
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight[0] = layer.mlp.down_proj.weight[0] = 0.0
+        model.lm_head.weight[:, 0] = torch.tensor([7.0 * (entry in words) for entry in entries])
+    model.save_pretrained(folder)
+    return folder
+
+
+def write_questions(folder, count):
+    """Training and test files of `count` questions each, in Search-R1's schema."""
+    files = {}
+    for split in ("train", "test"):
+        rows = [
+            QuestionRow("nq", split, n, f"{split}_{n}", f"seat of court {n}?", ("The Hague",))
+            for n in range(count)
+        ]
+        files[split] = str(folder / f"{split}.parquet")
+        write_rows(Path(files[split]), with_prompts(rows, str))
+    return files
+
+
+@contextmanager
+def retrieval_server():
+    """The address of a server with Search-R1's `/retrieve` that knows one passage."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            item = {"document": {"id": "0", "contents": '"Court"\nIn The Hague.'}, "score": 1.0}
+            body = json.dumps({"result": [[item] for _ in asked["queries"]]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            """Keep quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+
+
+def write_params(folder, url, *, ranks=1, steps=2, questions=4):
+    """Files of a run like those in params/cluster, of which it takes engine and methods."""
+    committed = paths.params("cluster")
+    for kind in ("engine", "methods", "agents", "models", "machines"):
+        (folder / kind).mkdir(parents=True)
+    engine = yaml.safe_load((committed / "engine" / "verl.yaml").read_text())
+    (folder / "engine" / "verl.yaml").write_text(yaml.safe_dump(engine))
+    for file in (committed / "methods").glob("*.yaml"):
+        (folder / "methods" / file.name).write_text(file.read_text())
+    agent = yaml.safe_load((committed / "agents" / "search_r1.yaml").read_text())
+    files, model = write_questions(folder, 2 * questions), write_model(folder / "model")
+    dump(folder / "agents" / "search_r1.yaml", changed_agent(agent, files, url, steps, questions))
+    shape = {"layers": 2, "width": WIDTH, "queries": 32, "keys": 32, "inner": WIDTH}
+    shape |= {"vocabulary": 264, "positions": 4096}
+    dump(
+        folder / "models" / "tiny.yaml",
+        {"shape": shape, "verl": {"actor_rollout_ref": {"model": {"path": str(model)}}}},
+    )
+    dump(folder / "machines" / "cpu.yaml", cpu_machine(ranks))
+    return folder
+
+
+def changed_agent(agent, files, url, steps, questions):
+    """Search-R1's agent on small questions: short messages, three turns, groups of four."""
+    verl = agent["verl"]
+    verl["data"] |= {"train_files": files["train"], "val_files": files["test"]}
+    verl["data"] |= {"train_batch_size": questions, "max_prompt_length": 1600}
+    verl["data"] |= {"max_response_length": 700, "dataloader_num_workers": 0, "val_batch_size": 4}
+    verl["data"] |= {"val_max_samples": 4}
+    verl["actor_rollout_ref"]["actor"] |= {"ppo_mini_batch_size": questions // 2}
+    verl["actor_rollout_ref"]["actor"]["optim"] = {"lr": 1.0e-3, "lr_warmup_steps_ratio": 0.0}
+    verl["actor_rollout_ref"]["rollout"] |= {"n": 4, "max_model_len": 2300, "max_num_seqs": 16}
+    custom = verl["actor_rollout_ref"]["rollout"]["custom"]["turncredit"]
+    custom["environment"] |= {"max_turns": 3, "invalid_penalty": 0.25}
+    custom["retriever"]["url"] = url
+    custom["max_turn_tokens"] = 6
+    verl["trainer"] = {"total_training_steps": steps, "total_epochs": 9}
+    verl["trainer"] |= {"save_freq": 1, "test_freq": 2}
+    return agent
+
+
+def cpu_machine(ranks):
+    """What the test-only platform needs instead of GPUs, vLLM and bfloat16."""
+    precision = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    plain = {"fsdp_config": {"use_torch_compile": False, "mixed_precision": precision}}
+    return {
+        "machine": {
+            "nodes": 1, "gpus_per_node": ranks, "gpu_gib": 16.0, "retrieval_gib_per_gpu": 0.0,
+            "context_gib": 0.0,
+        },
+        "verl": {
+            "ray_kwargs": {"ray_init": {"num_cpus": 16, "num_gpus": ranks}},
+            "trainer": {
+                "device": "cpu", "nnodes": 1, "n_gpus_per_node": ranks, "logger": ["console"],
+            },
+            "reward": {"num_workers": 1},
+            "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
+            "actor_rollout_ref": {
+                "model": {"use_fused_kernels": False, "enable_gradient_checkpointing": False},
+                "actor": plain | {
+                    "use_torch_compile": False,
+                    "ppo_micro_batch_size_per_gpu": 4,
+                    "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
+                },
+                "ref": plain | {"use_torch_compile": False, "log_prob_micro_batch_size_per_gpu": 4},
+                "rollout": {
+                    "name": "hf_cpu", "free_cache_engine": False, "agent": {"num_workers": 1},
+                    "log_prob_micro_batch_size_per_gpu": 4, "tensor_model_parallel_size": 1,
+                    "gpu_memory_utilization": 0.5,
+                    "val_kwargs": {"temperature": 1.0, "do_sample": True},
+                },
+            },
+        },
+    }  # fmt: skip
+
+
+def dump(path, values):
+    path.write_text(yaml.safe_dump(values))
+
+
+def environment(dumps):
+    """Variables for a process that runs verl without an accelerator, and without a network."""
+    here = Path(__file__).resolve().parent
+    own = {
+        "PYTHONPATH": os.pathsep.join([str(paths.PACKAGE.parent), str(here)]),
+        "VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda",
+        "VERL_USE_EXTERNAL_MODULES": "cpu_engine", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false", "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DISABLE_DASHBOARD": "1", "TURNCREDIT_TEST_DUMP": str(dumps),
+    }  # fmt: skip
+    return os.environ | own
+
+
+def train(folder, method, *, dumps="dumps"):
+    """Run `turncredit.verl_plugin.train` to its end; its output.  Fails the test if it does.
+
+    A rollout that dies leaves verl waiting for ever: after TIMEOUT the whole session is killed.
+    """
+    kept = folder / dumps
+    kept.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "turncredit.verl_plugin.train", "tiny", "search_r1", "cpu"]
+    command += [method, "--params", str(folder), "--runs", str(folder / "runs")]
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment(kept), text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        raise AssertionError(f"no end within {TIMEOUT} s:\n{output[-6000:]}") from None
+    assert process.returncode == 0, output[-6000:]
+    return output
