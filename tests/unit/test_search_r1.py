@@ -11,6 +11,7 @@ from turncredit.environments import (
     WORDINGS,
     DeepResearch,
     DeepResearchSettings,
+    Household,
     SearchR1,
     SearchR1Settings,
     TableQuery,
@@ -223,14 +224,14 @@ def test_a_prompt_asks_the_question_once_whatever_signs_it_holds(name):
 @pytest.mark.parametrize("name", [name for name in WORDINGS if name != "tiny"])
 def test_a_prompt_names_every_action_and_the_frame_of_results(name):
     wording = WORDINGS[name]
-    kind = {"table_query": TableQuery, "search_r1": SearchR1, "search_r1_json": SearchR1}.get(
-        name, DeepResearch
-    )
+    kinds = {"table_query": TableQuery, "household": Household}
+    kinds |= {"search_r1": SearchR1, "search_r1_json": SearchR1}
+    kind = kinds.get(name, DeepResearch)
     for action in kind.actions:
         assert action in wording.prompt
     frame = wording.observation.split("{text}")[0].strip()
     assert frame in wording.prompt
-    assert "answer" in wording.invalid
+    assert kind.actions[-1] in wording.invalid
 
 
 def test_documents_may_hold_the_signs_of_a_template():
