@@ -12,7 +12,7 @@ from turncredit.tasks import task_values
 FOLDER = paths.repository() / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 TIERS = sorted({path.parent.name for path in (paths.repository() / "params").glob("*/tasks")})
-"""Those whose tasks are trained by notebooks; the cluster's runs are verl's, and only drawn here."""
+"""Those whose tasks notebooks train; the cluster's runs are verl's, and only drawn here."""
 MAX_CELL_LINES = 15
 MAX_FUNCTION_LINES = 5
 
