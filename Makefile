@@ -90,7 +90,7 @@ ifeq ($(filter $(TIER),$(TIERS)),)
 $(error TIER=$(TIER) has no parameter files; there are: $(TIERS))
 endif
 
-.PHONY: help env env-verl env-vllm test check-estimator check-environment test-verl test-vllm cluster-check lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable env-docs docs test-browser
+.PHONY: help env env-verl env-vllm test check-estimator check-environment test-verl test-vllm cluster-check lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable env-docs docs
 
 help: ## Show the targets
 	@echo "make TARGET [TIER=smoke|cpu|gpu|cluster]   (TIER is $(TIER))"
