@@ -11,7 +11,6 @@ from turncredit.credit import TURN_WEIGHTS, token_advantages
 from turncredit.environments.toy_tree import Tree, exact, search_or_guess
 from turncredit.laws.cases import Case
 from turncredit.methods import option_names
-from turncredit.probe import all_tree_turns
 from turncredit.seeding import torch_stream
 
 GROUP_SIZE = 3
@@ -41,6 +40,8 @@ def tree_bias(case: Case, *, seed: int = 1) -> TreeBias:
     """
     if case.scope == "batch":
         raise ValueError("it depends on the whole batch, and a list of groups is none")
+    from turncredit.probe import all_tree_turns  # brings scipy, which the other laws do without
+
     tree = search_or_guess()
     stream = torch_stream(seed, "logits of the tree")
     logits = torch.randn(tree.num_logits, generator=stream, dtype=torch.float64)
