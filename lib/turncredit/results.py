@@ -267,6 +267,13 @@ _OF_THE_METHOD = ("module", "rollout.log")
 """Files that an arm names, and its task does not."""
 
 
+def task_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a manifest's `params` all arms of one task and seed share."""
+    shared = {name: value for name, value in values.items() if name != "method"}
+    contents = values.get("contents", {}).items()
+    return shared | {"contents": {k: v for k, v in contents if k not in _OF_THE_METHOD}}
+
+
 def check_comparable(roots: Iterable[Path]) -> None:
     """Raise ValueError naming two finished runs that must not be compared.
 
@@ -277,9 +284,7 @@ def check_comparable(roots: Iterable[Path]) -> None:
         manifest = RunDirectory(path.parent).read_manifest() or {}
         if not {"params", "code_hash"} <= manifest.keys():
             raise ValueError(f"{path}: not the manifest of a run, it lacks params or code_hash")
-        shared = {name: value for name, value in manifest["params"].items() if name != "method"}
-        contents = shared.pop("contents", {}).items()
-        shared["contents"] = {k: v for k, v in contents if k not in _OF_THE_METHOD}
+        shared = task_values(manifest["params"])
         for key, value in (
             (("code",), manifest["code_hash"]),
             ((path.parts[-4], path.parts[-2]), shared),

@@ -9,8 +9,9 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from turncredit import claims, report, stats
+from turncredit import claims, paths, report, stats
 from turncredit.claims import Claim, Measurement, NotTestable
+from turncredit.report import run_table
 from turncredit.report.blocks import Heading, Links, Picture, Table, Text
 from turncredit.report.sections import interval, number
 from turncredit.results import write_table
@@ -590,3 +591,12 @@ def test_impossible_parameters_are_refused(changes):
     name, value = next(iter(changes.items()))
     with pytest.raises(ValueError, match=f"{name} = {value}"):
         report.ReportParams(**{"tier": "smoke", "confidence_level": 0.95, "power": 0.8} | changes)
+
+
+def test_runs_of_lessons_are_no_evidence(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "results", lambda tier: tmp_path)
+    for notebook in ("05_build_your_own_estimator", "11_suffix_masking"):
+        run = tmp_path / notebook / "trap" / "grpo" / "seed_0"
+        run.mkdir(parents=True)
+        (run / "manifest.json").write_text("{}", encoding="utf-8")
+    assert run_table.notebooks("smoke") == ["11_suffix_masking"]

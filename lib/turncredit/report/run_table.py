@@ -65,9 +65,12 @@ def figure_settings(tier: str) -> FigureParams:
 
 
 def notebooks(tier: str) -> list[str]:
-    """Names of the folders under results/<tier> that hold finished runs, in order."""
+    """Names of the folders under results/<tier> that hold finished runs, in order.
+
+    Those of lessons, whose names begin with 0, are no evidence: a few seeds from one warm start.
+    """
     runs = paths.results(tier).glob("*/*/*/seed_*/manifest.json")
-    return sorted({path.parts[-5] for path in runs})
+    return sorted({path.parts[-5] for path in runs if not path.parts[-5].startswith("0")})
 
 
 def _arms(tier: str, notebook: str, tasks: Sequence[str]) -> tuple[str, ...]:

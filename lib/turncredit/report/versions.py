@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from turncredit.results import RunDirectory, table_paths
+from turncredit.results import RunDirectory, table_paths, task_values
 
 SHOWN = 16
 """Letters of a hash that name it on the page."""
@@ -46,7 +46,7 @@ def require_same_tasks(roots: Iterable[Path]) -> None:
         values = (RunDirectory(path.parent).read_manifest() or {}).get("params")
         if not values:
             raise ValueError(f"{path}: not the manifest of a run, it lacks params")
-        shared = {name: value for name, value in values.items() if name != "method"}
+        shared = task_values(values)
         other, expected = first.setdefault((path.parts[-4], path.parts[-2]), (path, shared))
         if shared != expected:
             raise ValueError(f"{path} and {other} come from different task parameters; "
