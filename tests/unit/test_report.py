@@ -11,8 +11,8 @@ import pytest
 
 from turncredit import claims, paths, report, stats
 from turncredit.claims import Claim, Measurement, NotTestable
-from turncredit.report import run_table
 from turncredit.report.blocks import Heading, Links, Picture, Table, Text
+from turncredit.report.run_table import notebooks
 from turncredit.report.sections import interval, number
 from turncredit.results import write_table
 from turncredit.storage import write_json
@@ -599,4 +599,4 @@ def test_runs_of_lessons_are_no_evidence(tmp_path, monkeypatch):
         run = tmp_path / notebook / "trap" / "grpo" / "seed_0"
         run.mkdir(parents=True)
         (run / "manifest.json").write_text("{}", encoding="utf-8")
-    assert run_table.notebooks("smoke") == ["11_suffix_masking"]
+    assert notebooks("smoke") == ["11_suffix_masking"]
