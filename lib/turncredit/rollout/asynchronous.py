@@ -9,11 +9,10 @@ engine that repeats itself, so do the trajectories.
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
+from turncredit.coroutines import complete
 from turncredit.environments.actions import closing_tags
 from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Engine, Message, MessageEnd, Tokens
@@ -29,8 +28,6 @@ from turncredit.rollout.rows import (
 )
 from turncredit.seeding import derive
 from turncredit.worlds.base import Question
-
-T = TypeVar("T")
 
 _LOGGER = logging.getLogger(__name__)
 _ROUNDING = 1e-3
@@ -112,7 +109,7 @@ def roll_out(
             row.forced.clear()
         return trajectory_of(row, player.logprobs, player.entropies)
 
-    return _complete(_play_all([_Player(row, list(row.prompt_ids)) for row in rows], play))
+    return complete(_play_all([_Player(row, list(row.prompt_ids)) for row in rows], play))
 
 
 async def _play_all(
@@ -153,13 +150,3 @@ def _require_message(message: Message, ended: MessageEnd, room: int) -> bool:
             f"{over[0] if over else room}"
         )
     return bool(over)
-
-
-def _complete(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result, also from a notebook, whose thread has a loop that is running."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, coroutine).result()

@@ -5,14 +5,13 @@ where there are any, `setup_state` and `is_completed`, all asynchronous.  The li
 imported.
 """
 
-import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from turncredit.coroutines import complete
 from turncredit.environments.actions import Protocol, parse_action
 from turncredit.environments.adapters.chat import Message, message_text
 from turncredit.environments.adapters.text_gym import ENDED
@@ -122,7 +121,7 @@ class VerifiersEpisode:
     def _asked(self, hook: str, *arguments: Any) -> Any:
         """What a hook returns; None, and `error`, if it raises."""
         try:
-            return _finished(getattr(self.environment.inner, hook)(*arguments))
+            return complete(getattr(self.environment.inner, hook)(*arguments))
         except Exception as error:
             self._break(hook, error)
             return None
@@ -130,13 +129,3 @@ class VerifiersEpisode:
     def _break(self, hook: str, error: Exception) -> None:
         self._error = f"{hook}: {error!r}"
         self.environment.counts[f"{hook}_{type(error).__name__}"] += 1
-
-
-def _finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The coroutine's result, also from a thread whose loop is running."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, coroutine).result()
