@@ -19,11 +19,12 @@ from turncredit.audit.blame import (
     turn_rows,
 )
 from turncredit.audit.gate_quality import FIRST, gate_counts, gate_rows
-from turncredit.audit.labels import CASES, HEADLINE, case_of, case_rows, label_numbers, labels_of
+from turncredit.audit.labels import case_rows, label_numbers, labels_of
 from turncredit.audit.recordings import Recording, played_step
 from turncredit.audit.settings import LabelAuditSettings
 from turncredit.audit.stages import stages_of, with_intervals
 from turncredit.credit import BASES, TURN_WEIGHTS, token_advantages
+from turncredit.decisions import CASES, HEADLINE, case_of, decision_shares
 from turncredit.environments.oracle import LABELS
 from turncredit.records import Trajectory, Turn
 
@@ -90,6 +91,20 @@ def test_cases_are_counted_by_outcome_and_stage(recording):
     assert math.isnan(found["5-9", "succeeded", "execution_right"]), "nothing to count is missing"
     for stage, outcome in {key[:2] for key in found}:
         assert sum(found[stage, outcome, case] for case in CASES) == pytest.approx(1.0)
+
+
+def test_a_step_of_training_counts_the_same_cases_of_failed_trajectories():
+    found = decision_shares(GROUP + OTHERS)
+    assert found["failed_decision_alone"] == 2 / 6
+    assert found["failed_wrong_decision"] == 5 / 6
+    assert found["execution_right"] == 5 / 6
+
+
+def test_decisions_that_cannot_be_counted_are_missing():
+    succeeded = [t for t in GROUP + OTHERS if t.success]
+    unlabelled = [*GROUP, replace(GROUP[1], turn_labels=None)]
+    for trajectories in ([], succeeded, unlabelled):
+        assert all(map(math.isnan, decision_shares(trajectories).values()))
 
 
 def test_labels_that_do_not_tell_every_turn_are_refused():

@@ -16,7 +16,7 @@ LEVELS = {
     2: "retrieval worlds",
     3: "environments table_demonstrations household_demonstrations",
     4: "policies",
-    5: "batching signals demonstrations contents",
+    5: "batching signals demonstrations contents decisions",
     6: "credit objectives reward_shaping dynamic_sampling expert_actions rollout",
     7: "training tripwires evaluation warm_start probe audit rollout_measures",
     8: "results loggers tasks code_version plans first_evaluations laws",

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from turncredit import plots
 from turncredit.audit.blame import ORACLE
-from turncredit.audit.labels import CASES
 from turncredit.audit.stages import with_intervals
+from turncredit.decisions import CASES
 from turncredit.environments.oracle import LABELS
 from turncredit.plots import audit_figures as figures
 from turncredit.plots.style import WIDTH

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from turncredit.audit.labels import HEADLINE, case_of, label_numbers, labels_of
+from turncredit.audit.labels import label_numbers, labels_of
 from turncredit.audit.recordings import PlayedStep, Recording
 from turncredit.audit.stages import Row, share, stages_of
 from turncredit.credit import BASES, TURN_WEIGHTS, weigh
+from turncredit.decisions import HEADLINE, case_of
 from turncredit.environments.oracle import FOLLOWS, LABELS, RIGHT, UNJUDGED, WRONG
 
 NEEDS = {

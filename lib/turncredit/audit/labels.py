@@ -2,9 +2,8 @@
 
 Of each turn the world's oracle knows whether it was on the path (`right`), off it but right given
 the wrong turns before it (`follows`), `wrong`, or `unjudged`, where only a guess could win
-(`environments.oracle.LABELS`).  The decision of a trajectory is its first turn off the path, which
-is what a gate should find; its execution are the turns after that.  The slides "Entropy-gated
-suffix masking" assume that much of it is correct, and say that they did not measure it.
+(`environments.oracle.LABELS`).  The first turn off the path is the decision that a gate should find
+(`decisions`).
 """
 
 from collections import Counter
@@ -15,39 +14,9 @@ from torch import Tensor
 
 from turncredit.audit.recordings import PlayedStep, Recording
 from turncredit.audit.stages import Row, share, stages_of
-from turncredit.environments.oracle import FOLLOWS, LABELS, RIGHT, UNJUDGED, WRONG
+from turncredit.decisions import CASES, case_of, execution
+from turncredit.environments.oracle import FOLLOWS, LABELS, RIGHT, WRONG
 from turncredit.records import Trajectory
-
-CASES = (
-    "right decision",
-    "wrong decision, correct execution",
-    "wrong decision, wrong execution",
-    "wrong decision, no execution",
-)
-"""The three of the slides' example, and wrong turns that nothing judged comes after."""
-HEADLINE = CASES[1]
-
-
-def case_of(labels: Sequence[str]) -> str:
-    """Which of CASES a trajectory is, by the labels of its turns.
-
-    >>> case_of(["right", "wrong", "follows", "right"])
-    'wrong decision, correct execution'
-    >>> case_of(["wrong", "unjudged"])
-    'wrong decision, no execution'
-    """
-    after = execution(labels)
-    if after is None:
-        return CASES[0]
-    if not after:
-        return CASES[3]
-    return CASES[2] if WRONG in after else CASES[1]
-
-
-def execution(labels: Sequence[str]) -> list[str] | None:
-    """The judged labels after the first turn off the path; None where there is no such turn."""
-    first = next((n for n, label in enumerate(labels) if label in (FOLLOWS, WRONG)), None)
-    return None if first is None else [x for x in labels[first + 1 :] if x != UNJUDGED]
 
 
 def labels_of(trajectories: Iterable[Trajectory]) -> list[tuple[str, ...]]:

@@ -14,10 +14,11 @@ from torch.nn.functional import pad
 from turncredit.audit.blame import Method, credits
 from turncredit.audit.comparison import comparison_table, turn_means
 from turncredit.audit.estimates import Audit, AuditSettings, audit_turns
-from turncredit.audit.labels import HEADLINE, case_of, labels_of
+from turncredit.audit.labels import labels_of
 from turncredit.audit.recordings import PlayedStep, played_step
 from turncredit.audit.replay import replay
 from turncredit.audit.stages import WHOLE, Row
+from turncredit.decisions import HEADLINE, case_of
 from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.rollout import roll_out

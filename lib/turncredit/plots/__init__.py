@@ -25,6 +25,7 @@ from turncredit.plots.factor_figures import (
     difficulty_rows,
 )
 from turncredit.plots.gallery import GALLERY, draw, exhibits
+from turncredit.plots.measured import measured_exhibits
 from turncredit.plots.outcomes import (
     difference_rows,
     outcome_intervals,
@@ -34,7 +35,7 @@ from turncredit.plots.outcomes import (
     spread_rows,
 )
 from turncredit.plots.regime_figures import regime_map
-from turncredit.plots.regime_rows import regime_rows
+from turncredit.plots.regime_rows import map_rows, regime_rows
 from turncredit.plots.rollout_rows import measure_rows, save_measures
 from turncredit.plots.sources import (
     FIRST_K,
@@ -91,7 +92,9 @@ __all__ = [
     "figure_folder",
     "final_evaluations",
     "lambda_sweep",
+    "map_rows",
     "measure_rows",
+    "measured_exhibits",
     "open_study",
     "outcome_intervals",
     "outcome_rows",

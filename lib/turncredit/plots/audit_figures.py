@@ -22,7 +22,9 @@ LABEL_COLOURS = {
     "wrong": "#F3C6BC",
     "unjudged": "#E4E4E4",
 }
-BY_ORACLE = "turns that are\nright, or follow from the decision"
+BY_ORACLE = "turns that are right, or follow from the decision"
+BY_WORTH = {"right": "turns that were worth more than their state", "wrong": "turns worth less"}
+"""Names of `audit_grid` where playing on told right from wrong."""
 EMPTY = "#f4f4f4"
 _DOT = {"s": 14, "linewidths": 0, "alpha": 0.45, "zorder": 3}
 _MEAN = {"marker": "D", "markersize": 4.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
@@ -105,8 +107,8 @@ def audit_grid(
     """
     rows = means[means["stage"] == stage]
     bases, weights = (list(dict.fromkeys(rows[name])) for name in ("base", "weight"))
-    figure = Figure(figsize=(WIDTH, 1.6 + 0.25 * max(len(weights), 4)), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
+    figure = Figure(figsize=(WIDTH, 1.8 + 0.48 * max(len(weights), 4)), layout="constrained")
+    axes = figure.subplots(2, 1, sharex=True)
     measures = {
         "blame_on_right": f"share of blame on {right}",
         "credit_on_wrong": f"share of credit on {wrong}",
@@ -118,8 +120,8 @@ def audit_grid(
         values = chosen.reindex(index=weights, columns=bases).to_numpy(dtype=float)
         heat(axis, values, Normalize(0, 1), matplotlib.colormaps["Oranges"], "%.2f".__mod__)
         axis.set_title(title, loc="left")
-        axis.set_xticks(range(len(bases)), map(arm_label, bases), rotation=35, ha="right")
-    axes[0].set_yticks(range(len(weights)), map(arm_label, weights))
+        axis.set_yticks(range(len(weights)), map(arm_label, weights))
+    axes[1].set_xticks(range(len(bases)), map(arm_label, bases), rotation=35, ha="right")
     return figure
 
 

@@ -73,6 +73,24 @@ def turns(
 
 
 @styled
+def decision_alone(
+    table: pd.DataFrame, tasks: Sequence[str], arms: Sequence[str], *, weight: float
+) -> Figure:
+    """Failed trajectories in which the decision alone was wrong.
+
+    table: task, arm, seed, step, failed_decision_alone, already smoothed.
+    """
+    figure, axes = _curves(table, "failed_decision_alone", tasks, arms)
+    axes[0, 0].set_ylabel(
+        "failed trajectories with a wrong decision\n"
+        f"and correct execution (share; EMA, weight {weight:g})"
+    )
+    for axis in axes[0]:
+        axis.set_ylim(-0.03, 1.03)
+    return figure
+
+
+@styled
 def evaluation(table: pd.DataFrame, tasks: Sequence[str], arms: Sequence[str]) -> Figure:
     """Held-out exact match along training.  table: task, arm, seed, step, exact_match."""
     figure, axes = _curves(table, "exact_match", tasks, arms)

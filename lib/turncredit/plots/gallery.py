@@ -34,7 +34,7 @@ def draw(study: Study, name: str) -> Figure:
 
 
 EXHIBITS = {
-    "10_grpo_baseline": ("outcomes", "collapse", "early_warnings"),
+    "10_grpo_baseline": ("outcomes", "collapse", "early_warnings", "decision_alone"),
     "12_aem": (
         "outcomes", "differences", "exploration", "entropy_divergence", "variance_over_seeds",
         "time_breakdown",
@@ -115,6 +115,16 @@ def _clip_fraction(study: Study) -> Figure:
 
 def _turns(study: Study) -> Figure:
     return _curve(study, "turns", curves.turns)
+
+
+def _decision_alone(study: Study) -> Figure:
+    """Runs that were made before their decisions were counted are not drawn."""
+    column = "failed_decision_alone"
+    metrics = study.runs.metrics
+    counted = metrics.reindex(columns=[*metrics, *({column} - {*metrics})]).dropna(subset=[column])
+    weight, (tasks, arms) = study.settings.smoothing, study.grid
+    table = sources.smoothed(counted, column, weight)
+    return curves.decision_alone(table, tasks=tasks, arms=arms, weight=weight)
 
 
 def _curve(study: Study, column: str, figure: Callable[..., Figure]) -> Figure:
@@ -270,6 +280,7 @@ GALLERY: dict[str, Callable[[Study], Figure]] = {
     "turns": _turns,
     "search_first": _search_first,
     "decision_vs_execution": _decision_vs_execution,
+    "decision_alone": _decision_alone,
     "outcomes": _outcomes,
     "behaviour": _behaviour,
     "teacher_agreement": teacher_figures.agreement,

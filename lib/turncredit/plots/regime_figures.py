@@ -16,6 +16,8 @@ from turncredit.plots.panels import say_no_runs
 from turncredit.plots.style import WIDTH, styled
 
 EMPTY = "#e8e8e8"
+AXES = {"x": "prior", "y": "knowledge", "column": "miss_rate", "row": "learning_rate"}
+"""Where the factors of the map of regimes stand in `regime_map`."""
 
 
 @styled

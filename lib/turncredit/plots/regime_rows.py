@@ -42,3 +42,19 @@ def regime_rows(
         value = found.mean if found.n else math.nan
         rows.append(factors | {"value": value, "low": found.low, "high": found.high, "n": found.n})
     return pd.DataFrame(rows)
+
+
+def map_rows(
+    outcomes: pd.DataFrame, axes: Mapping[str, Sequence[float]], task: str, arms: Sequence[str]
+) -> pd.DataFrame:
+    """`regime_rows` of every arm under columns arm and measure.
+
+    `collapsed` and `exact_match` of each; `gain` of all but the first, in exact match over it.
+    """
+    given, parts = (outcomes, axes, task), []
+    for arm in arms:
+        found = {name: regime_rows(*given, arm, name) for name in ("collapsed", "exact_match")}
+        if arm != arms[0]:
+            found["gain"] = regime_rows(*given, arm, "exact_match", reference_arm=arms[0])
+        parts += [rows.assign(arm=arm, measure=name) for name, rows in found.items()]
+    return pd.concat(parts, ignore_index=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 from turncredit.batching import TurnBatch
 from turncredit.credit import Credit
 from turncredit.credit.weights import weight_statistics
+from turncredit.decisions import decision_shares
 from turncredit.dynamic_sampling import usable_groups
 from turncredit.records import Trajectory
 from turncredit.rollout import without_lost
@@ -56,6 +57,7 @@ def step_metrics(
         "repeated_tokens": repeated_share(batch),
         **outcome_shares(whole),
         **group_diversity(whole),
+        **decision_shares(whole),
         **mismatch(batch),
         **mean_divergences(batch),
         **weight_statistics(batch, credit.base, credit.weights),

@@ -1,0 +1,156 @@
+"""Figures of notebooks that measure: drawn from the tables they saved, without a study of arms."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from turncredit.decisions import CASES
+from turncredit.plots import audit_figures, probe_figures, regime_figures
+from turncredit.probe.decomposition import STEPS
+
+
+class Exhibit(NamedTuple):
+    """A figure to keep of a notebook: the tables below its results, and how they are drawn."""
+
+    tables: tuple[str, ...]
+    draw: Callable[..., Figure]
+    """Called with the tables in their order."""
+    caption: str
+
+
+def _cases(runs: pd.DataFrame, means: pd.DataFrame) -> Figure:
+    return audit_figures.audit_cases(runs, means, CASES)
+
+
+def _blame_by_turn(means: pd.DataFrame) -> Figure:
+    return audit_figures.audit_map(means, last=int(means["turn"].max()))
+
+
+def _by_worth(means: pd.DataFrame) -> Figure:
+    chosen = means[(means["by"] == "all") & (means["base"] != "true_advantage")]
+    return audit_figures.audit_grid(chosen.assign(stage="all"), **audit_figures.BY_WORTH)
+
+
+def _regimes(rows: pd.DataFrame, *, arm: str, measure: str, label: str, gain: bool) -> Figure:
+    chosen = rows[(rows["arm"] == arm) & (rows["measure"] == measure)]
+    return regime_figures.regime_map(chosen, **regime_figures.AXES, label=label, gain=gain)
+
+
+MEASURED: Mapping[str, Mapping[str, Exhibit]] = {
+    "14_surprisal_probe": {
+        "agreement": Exhibit(
+            ("agreement.csv",),
+            probe_figures.probe_agreement,
+            "How often AEM's coefficient has the sign of minus the relative surprisal, silent "
+            "pairs counted half, and Pearson's r, by step, turn, difficulty and length; intervals "
+            "draw states.",
+        ),
+        "decomposition": Exhibit(
+            ("decomposition.csv",),
+            partial(probe_figures.probe_decomposition, steps=STEPS),
+            "Wrong signs after each approximation between the exact relative surprisal and AEM's "
+            "coefficient, on listed trees, and the variance of the surprisal that is martingale.",
+        ),
+        "proxies": Exhibit(
+            ("proxies.csv",),
+            probe_figures.probe_proxies,
+            "Sign agreement and Pearson's r of stand-ins for the relative surprisal on held-out "
+            "states, exact on listed trees and estimated for the tiny policy.",
+        ),
+        "language_model": Exhibit(
+            ("language_model/agreement.csv",),
+            probe_figures.probe_agreement,
+            "The same agreement for SmolLM2-135M-Instruct over the Factbook, untrained.",
+        ),
+        "language_model_proxies": Exhibit(
+            ("language_model/proxies.csv",),
+            probe_figures.probe_proxies,
+            "Stand-ins for the relative surprisal of SmolLM2-135M-Instruct on held-out states.",
+        ),
+    },
+    "20_credit_audit": {
+        "cases": Exhibit(
+            ("case_runs.csv", "cases.csv"),
+            _cases,
+            "Failed trajectories of plain GRPO by case, and the judged turns after a wrong one, "
+            "by training stage: how often execution was right given what had been decided. Labels "
+            "are the oracle's; dots are seeds, diamonds means with intervals over warm starts.",
+        ),
+        "gates": Exhibit(
+            ("gate_runs.csv", "gates.csv"),
+            audit_figures.audit_gates,
+            "Precision and recall of every gate rule against the oracle's first wrong turn; the "
+            "hair line is a gate at random in the same trajectories. All seeds.",
+        ),
+        "blame": Exhibit(
+            ("blame.csv",),
+            audit_figures.audit_grid,
+            "Share of blame that falls on turns that are right by the oracle or follow from the "
+            "decision, and of credit that falls on wrong ones, for every base and weight; means "
+            "over seeds.",
+        ),
+        "blame_by_turn": Exhibit(
+            ("blame_by_turn.csv",),
+            _blame_by_turn,
+            "Where in failed trajectories the blame lies; first where it would belong, the tokens "
+            "of wrong turns.",
+        ),
+        "worth": Exhibit(
+            ("worth.csv",),
+            _by_worth,
+            "Share of blame on turns that were worth more than their state, and of credit on "
+            "turns worth less, by playing on from both; two standard errors decide.",
+        ),
+    },
+    "22_regime_map": {
+        name: Exhibit(("map.csv",), partial(_regimes, arm=arm, measure=measure, label=label,
+                                            gain=measure == "gain"), text)
+        for name, (arm, measure, label, text) in {
+            "collapsed": ("grpo", "collapsed", "collapsed runs (share)",
+                          "Share of the baseline's runs that end without evidence in the context, "
+                          "over the regimes."),
+            "exact_match": ("grpo", "exact_match", "final exact match (share)",
+                            "Final exact match of the baseline over the regimes."),
+            "suffix_mask": ("suffix_mask", "gain", "gain of suffix masking",
+                            "Difference of suffix masking to the baseline in final exact match, "
+                            "paired by seed; hatched where the interval holds zero."),
+            "aem": ("aem", "gain", "gain of AEM",
+                    "Difference of AEM to the baseline in final exact match, paired by seed; "
+                    "hatched where the interval holds zero."),
+        }.items()
+    },
+    "25_probe_over_seeds": {
+        "worlds": Exhibit(
+            ("over_seeds.csv",),
+            probe_figures.probe_worlds,
+            "Sign agreement of AEM's coefficient and Pearson's r, means over runs of two worlds "
+            "with Student's intervals over seeds; recorded responses.",
+        ),
+    },
+}  # fmt: skip
+"""By notebook and figure; the file is <notebook>_<figure>."""
+
+
+def measured_exhibits(root: Path) -> Iterator[tuple[str, Figure, str]]:
+    """File name, figure and caption of each of MEASURED whose tables lie below `root`.
+
+    root: results of a tier.  A table that is there without a row is as good as none.
+    """
+    for notebook, figures in MEASURED.items():
+        for name, exhibit in figures.items():
+            paths = [root / notebook / table for table in exhibit.tables]
+            if not all(path.exists() for path in paths):
+                continue
+            tables = [_read(path) for path in paths]
+            if all(len(table) for table in tables):
+                yield f"{notebook}_{name}", exhibit.draw(*tables), exhibit.caption
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """A table of results, bins and stages as text."""
+    texts = {"by": str, "bin": str, "stage": str}
+    return pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
