@@ -15,6 +15,7 @@ from turncredit.claims.judge import (
 )
 from turncredit.claims.records import (
     CLAIMS,
+    DECISIONS,
     MEASURED,
     QUANTITIES,
     Claim,
@@ -25,6 +26,7 @@ from turncredit.claims.records import (
 
 __all__ = [
     "CLAIMS",
+    "DECISIONS",
     "FEWEST_SEEDS",
     "MEASURED",
     "NOT_REPRODUCED",

@@ -22,10 +22,14 @@ MEASURED = (
 """Columns that measures.csv of a notebook has where its runs were played again after training, or
 compared at an equal budget; see `plots.rollout_rows.measure_rows`."""
 
+DECISIONS = ("failed_decision_alone", "execution_right")
+"""Columns of metrics.csv whose mean over all steps is a quantity."""
+
 QUANTITIES = (
     *"collapsed shifted exact_match grounded search_first turns turns_sd malformed".split(),
     *"reward_end entropy_early entropy_end clip_fraction_max mismatch_max".split(),
     *"entropy_turn_0_rise probe_pearson probe_sign_agreement".split(),
+    *DECISIONS,
     *(f"{name}_{period}" for name in _WINDOWS for period in ("before", "after")),
     *MEASURED,
 )
@@ -38,7 +42,8 @@ step.  ..._before, ..._after: means over the steps that `stats.windows` puts aro
 the two ends of a run without one.  entropy_turn_0_rise: greatest mean of as many successive steps
 after the first ones, minus the mean of those: one rule for every run, whether it shifts or not.
 probe_...: agreement of AEM's coefficients with sampled surprisals over the states of one run, with
-its interval over these in ..._low and ..._high.  Last, those of MEASURED.  Shares of 1, not
+its interval over these in ..._low and ..._high.  Means over all steps: those of DECISIONS
+(`decisions.decision_shares`).  Last, those of MEASURED.  Shares of 1, not
 percent; entropies in nats.
 """
 

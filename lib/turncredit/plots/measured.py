@@ -17,8 +17,8 @@ class Exhibit(NamedTuple):
     """A figure to keep of a notebook: the tables below its results, and how they are drawn."""
 
     tables: tuple[str, ...]
-    draw: Callable[..., Figure]
-    """Called with the tables in their order."""
+    draw: Callable[..., Figure | None]
+    """Called with the tables in their order; None where they hold nothing of it."""
     caption: str
 
 
@@ -35,8 +35,12 @@ def _by_worth(means: pd.DataFrame) -> Figure:
     return audit_figures.audit_grid(chosen.assign(stage="all"), **audit_figures.BY_WORTH)
 
 
-def _regimes(rows: pd.DataFrame, *, arm: str, measure: str, label: str, gain: bool) -> Figure:
+def _regimes(
+    rows: pd.DataFrame, *, arm: str, measure: str, label: str, gain: bool
+) -> Figure | None:
     chosen = rows[(rows["arm"] == arm) & (rows["measure"] == measure)]
+    if chosen.empty:
+        return None
     return regime_figures.regime_map(chosen, **regime_figures.AXES, label=label, gain=gain)
 
 
@@ -146,8 +150,9 @@ def measured_exhibits(root: Path) -> Iterator[tuple[str, Figure, str]]:
             if not all(path.exists() for path in paths):
                 continue
             tables = [_read(path) for path in paths]
-            if all(len(table) for table in tables):
-                yield f"{notebook}_{name}", exhibit.draw(*tables), exhibit.caption
+            figure = exhibit.draw(*tables) if all(map(len, tables)) else None
+            if figure is not None:
+                yield f"{notebook}_{name}", figure, exhibit.caption
 
 
 def _read(path: Path) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from turncredit import params, paths, stats
-from turncredit.claims import MEASURED, QUANTITIES
+from turncredit.claims import DECISIONS, MEASURED, QUANTITIES
 from turncredit.plots.outcomes import outcome_rows
 from turncredit.plots.rollout_rows import MEASURES
 from turncredit.plots.sources import RUN, FigureParams, Runs, read_runs, shift_table
@@ -115,6 +115,7 @@ def _windows(runs: Runs, settings: FigureParams) -> pd.DataFrame:
         own, parts = metrics[key], turns.get(key, runs.turns.iloc[:0])
         early = own.loc[own["step"] < settings.comparison_window, "entropy"].mean()
         row = dict(zip(RUN, key, strict=True)) | {"entropy_early": early}
+        row |= own.reindex(columns=DECISIONS).mean().to_dict()
         entropy = f"entropy_k{settings.first_k}"
         first = parts[parts["turn"] == 0].sort_values("step")[entropy]
         stopped = own["stopped"].any()  # the steps that are left would not be those of other runs
