@@ -1026,6 +1026,7 @@ SHORT = {
         "max_turns": 3,
         "search_results": 1,
         "passage": "{title} {text:.200}",
+        "best_paragraph": False,
         "observation_characters": 240,
         "invalid_ends": False,
         "invalid_penalty": 0.1,  # so that rewards differ before the model finds an answer
@@ -1040,6 +1041,11 @@ SHORT = {
     },
 }  # fmt: skip
 """The Factbook at the length that a 135 M model can be trained on with a CPU, in minutes."""
+
+
+def test_the_short_factbook_is_a_task_whether_or_not_the_model_is_installed():
+    task = tasks.open_task("smoke", "factbook", {k: v for k, v in SHORT.items() if k != "policy"})
+    assert task.settings.environment.max_turns == SHORT["environment"]["max_turns"]
 
 
 @pytest.mark.slow
