@@ -136,7 +136,6 @@ $(filter $(DONE)/1% $(DONE)/2%,$(patsubst %,$(DONE)/%.ipynb,$(CORE) $(MORE))): p
 $(DONE)/11_suffix_masking.ipynb $(DONE)/12_aem.ipynb $(DONE)/14_surprisal_probe.ipynb $(DONE)/25_probe_over_seeds.ipynb: $(DONE)/10_grpo_baseline.ipynb
 $(DONE)/15_what_is_missing.ipynb: $(DONE)/12_aem.ipynb
 $(DONE)/23_full_seeds.ipynb: $(DONE)/11_suffix_masking.ipynb $(DONE)/12_aem.ipynb
-$(DONE)/20_credit_audit.ipynb: $(DONE)/10_grpo_baseline.ipynb
 
 $(FIGURES:%=$(DONE)/%.ipynb): $(CORE:%=$(DONE)/%.ipynb) $(wildcard $(MORE:%=$(DONE)/%.ipynb))
 $(REPORT:%=$(DONE)/%.ipynb): $(FIGURES:%=$(DONE)/%.ipynb) $(wildcard lib/turncredit/claims/claims.yaml)
