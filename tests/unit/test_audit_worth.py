@@ -185,3 +185,16 @@ def test_figures_draw_every_arm_and_every_cell(moments):
         assert len(axis.patches) == 2 * len(labels)
     empty = figures.audit_agreement(table.iloc[:0], "correlation", [], last=1).axes[0]
     assert [text.get_text() for text in empty.texts] == ["no runs"]
+
+
+def test_bins_of_one_kind_stand_together_whenever_they_were_first_met():
+    names = ("turn 0", "turn 1"), ("step 0", "step 40")
+    met = [("turn", "0"), ("stage", "0"), ("turn", "1"), ("stage", "40")]
+    rows = [
+        {"base": "grpo", "weight": "none", "by": by, "bin": name, "measure": "correlation"}
+        | {"value": 0.5}
+        for by, name in met
+    ]
+    axis = figures.audit_agreement(pd.DataFrame(rows), "correlation", [PLAIN], last=1).axes[0]
+    labels = tuple(text.get_text() for text in axis.get_xticklabels())
+    assert (labels[:2], labels[2:]) == names

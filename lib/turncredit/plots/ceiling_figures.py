@@ -36,7 +36,8 @@ def audit_agreement(
     rows = means[means["measure"] == measure]
     shown = (rows["by"] != "turn") | (pd.to_numeric(rows["bin"], errors="coerce") <= last)
     rows = rows[shown].assign(place=rows["by"] + "|" + rows["bin"])
-    places = list(dict.fromkeys(rows["place"]))
+    kinds = list(dict.fromkeys(rows["by"]))  # a bin may first be met by a later seed
+    places = sorted(dict.fromkeys(rows["place"]), key=lambda p: kinds.index(p.partition("|")[0]))
     figure = Figure(figsize=(WIDTH, 1.7 + 0.25 * max(len(methods), 4)), layout="constrained")
     axis = figure.subplots()
     wide = rows.pivot(index=["base", "weight"], columns="place", values="value")

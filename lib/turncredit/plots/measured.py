@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from turncredit.decisions import CASES
-from turncredit.plots import audit_figures, probe_figures, regime_figures
+from turncredit.plots import audit_figures, ceiling_figures, probe_figures, regime_figures
 from turncredit.probe.decomposition import STEPS
 
 
@@ -33,6 +33,14 @@ def _blame_by_turn(means: pd.DataFrame) -> Figure:
 def _by_worth(means: pd.DataFrame) -> Figure:
     chosen = means[(means["by"] == "all") & (means["base"] != "true_advantage")]
     return audit_figures.audit_grid(chosen.assign(stage="all"), **audit_figures.BY_WORTH)
+
+
+def _correlation(means: pd.DataFrame) -> Figure:
+    """Of the bases alone, and of grpo with every weight."""
+    given = means[means["base"] != "true_advantage"]
+    methods = dict.fromkeys(zip(given["base"], given["weight"], strict=True))
+    shown = [method for method in methods if "grpo" in method or "none" in method]
+    return ceiling_figures.audit_agreement(means, "correlation", shown, last=6)
 
 
 def _regimes(
@@ -108,6 +116,18 @@ MEASURED: Mapping[str, Mapping[str, Exhibit]] = {
             _by_worth,
             "Share of blame on turns that were worth more than their state, and of credit on "
             "turns worth less, by playing on from both; two standard errors decide.",
+        ),
+        "correlation": Exhibit(
+            ("worth_by_bin.csv",),
+            _correlation,
+            "Correlation of the advantage each method gives a turn with the true one, by turn, "
+            "outcome, difficulty and training step; means over seeds.",
+        ),
+        "ledger": Exhibit(
+            ("ledger.csv",),
+            audit_figures.audit_ledger,
+            "One failed trajectory under every method, the mean token advantage of each turn; the "
+            "first row is what its turns were worth.",
         ),
     },
     "22_regime_map": {
