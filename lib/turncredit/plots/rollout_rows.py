@@ -26,7 +26,7 @@ BRANCHING = {
 """Columns of MEASURES and what a panel calls them: branching rollouts."""
 ROLLBACK = {
     "pass_1": "pass@1 without rollback",
-    "own_pass_1": "pass@1 with rollback at test",
+    "own_pass_1": "pass@1 with rollback",
     "error_share": "tool errors without rollback",
     "spent_calls": "tool calls in training",
     "match_share": "share of steps to match",

@@ -84,7 +84,7 @@ ARM_LOOKS = {
     "arpo": ("#E64C73", "p"),
     "aepo": ("#BF4C99", "p"),
     "cleaner": ("#262699", "p"),
-    "cleaner_part": ("#110088", "d"),
+    "cleaner_part": ("#3C0C0C", "d"),
     "actguide": ("#7399E6", "p"),
     "arpo_hard": ("#88EE66", "p"),
     "aepo_update": ("#886622", "p"),
