@@ -37,9 +37,9 @@ ROLLBACK = {
 GUIDANCE = {
     "hard_share": "groups that failed",
     "rescued_share": "of those, rescued",
-    "actions_given": "actions given",
-    "probe_share": "probes, of trajectories",
-    "log_ratio": "log-ratio, guided",
+    "actions_given": "actions that were told",
+    "probe_share": "probes, of all played",
+    "log_ratio": "log ratio (nats)",
     "far_tokens": "tokens made likely",
 }
 """The same of guidance where groups fail."""
