@@ -33,14 +33,60 @@ class DemonstrationSettings:
     the first query."""
     patience: int
     """Tries at one step of the plan before giving up."""
+    planned: float = 0.0
+    """Prompt ends with the first actions of an expert, as `actguide` puts them there, which are
+    then done without a slip; see `Following` and `plans_shown`."""
 
     def __post_init__(self) -> None:
-        require_shares(self, "guess_first", "error", "quit", "verify")
+        require_shares(self, "guess_first", "error", "quit", "verify", "planned")
         require_positive(self, "patience")
 
 
 Script = Generator[str, str, None]
 """Yields messages, receives observations."""
+
+
+@dataclass
+class Following:
+    """Stands for the settings of a script that has a plan before it.
+
+    As long as actions of the plan are left it neither guesses, slips nor quits, and looks at the
+    columns of a table first, as the expert does; afterwards it is as the settings say.
+    """
+
+    settings: DemonstrationSettings
+    left: Sequence[str]
+    """Actions of the plan that are still to be done, in order."""
+
+    def did(self, message: str) -> None:
+        """An action of the plan is done, and with it those before it."""
+        if message in self.left:
+            self.left = self.left[self.left.index(message) + 1 :]
+
+    @property
+    def guess_first(self) -> float:
+        """Never while the plan lasts."""
+        return 0.0 if self.left else self.settings.guess_first
+
+    @property
+    def error(self) -> float:
+        """Never while the plan lasts."""
+        return 0.0 if self.left else self.settings.error
+
+    @property
+    def quit(self) -> float:
+        """Never while the plan lasts."""
+        return 0.0 if self.left else self.settings.quit
+
+    @property
+    def verify(self) -> float:
+        """Always while the plan lasts."""
+        return 1.0 if self.left else self.settings.verify
+
+    @property
+    def patience(self) -> int:
+        """As the settings say."""
+        return self.settings.patience
 
 
 def demonstrate(
@@ -51,20 +97,25 @@ def demonstrate(
     settings: DemonstrationSettings,
     stream: random.Random,
     max_tokens: int,
+    *,
+    plan: Sequence[str] = (),
 ) -> Trajectory:
     """One scripted trajectory of at most `max_tokens` tokens; `names` are what errors look up.
 
+    plan: actions that the environment's prompt tells; they are done first, see `Following`.
     Log-probs and entropies are recorded as 0: no policy sampled these tokens.
     """
     episode = environment.reset(question, stream)
     prompt_ids = vocabulary.encode_prompt(episode.prompt)
     turns: list[Turn] = []
     length = len(prompt_ids)
-    script = script_of(question, names, settings, stream, environment.actions)
+    manner = Following(settings, plan)
+    script = script_of(question, names, manner, stream, environment.actions)
     message = next(script)
     while True:
         grounded = episode.grounded
         result = episode.step(message)
+        manner.did(message)
         turn = _scripted_turn(vocabulary, message, result)
         length += len(turn.sampled_ids) + len(turn.observation_ids)
         if length > max_tokens:  # the trajectory ends before this turn
@@ -97,7 +148,7 @@ def _scripted_turn(vocabulary: Tokens, message: str, result: Step) -> Turn:
 def script_of(
     question: Question,
     names: Sequence[str],
-    settings: DemonstrationSettings,
+    settings: DemonstrationSettings | Following,
     stream: random.Random,
     actions: Sequence[str],
 ) -> Script:
@@ -112,7 +163,7 @@ def script_of(
 def research(
     question: Question,
     names: Sequence[str],
-    settings: DemonstrationSettings,
+    settings: DemonstrationSettings | Following,
     stream: random.Random,
     actions: Sequence[str],
 ) -> Script:
@@ -140,7 +191,7 @@ def research(
 def _follow(
     hop: Hop,
     names: Sequence[str],
-    settings: DemonstrationSettings,
+    settings: DemonstrationSettings | Following,
     stream: random.Random,
     actions: Sequence[str],
     *,

@@ -35,6 +35,7 @@ from turncredit.environments.wording import WORDINGS
 from turncredit.environments.wrappers import Disturbances, disturbed
 from turncredit.evaluation import EvaluationSettings
 from turncredit.params import require_shares
+from turncredit.plans_shown import plans_shown, with_plan
 from turncredit.policies.huggingface import HuggingFacePolicy, HuggingFaceSettings
 from turncredit.policies.protocol import Policy, Tokens
 from turncredit.policies.tiny import TinyPolicy, TinySettings
@@ -155,21 +156,24 @@ class Task:
 
     def demonstrations(self, seed: int) -> Callable[[int], list[Trajectory]]:
         """step -> the scripted trajectories of that warm-start step."""
+        share = self.settings.demonstrations.planned
 
         def at(step: int) -> list[Trajectory]:
             stream = python_stream(seed, "demonstrations", step)
             questions = self.world.train_questions(self.settings.warm_start.batch, stream)
+            plans = plans_shown(self.environment, questions, share, seed, step)
             return [
                 demonstrate(
-                    self.environment,
+                    with_plan(self.environment, question, plan),
                     self.vocabulary,
                     question,
                     self.world.names,
                     self.settings.demonstrations,
                     stream,
                     self.settings.policy.max_tokens,
+                    plan=plan,
                 )
-                for question in questions
+                for question, plan in zip(questions, plans, strict=True)
             ]
 
         return at

@@ -38,7 +38,7 @@ from turncredit.rollout.protocol import Asked, Drawn
 from turncredit.rollout.strategies import STRATEGIES
 from turncredit.seeding import python_stream
 from turncredit.training import Method, new_optimiser, rescore, train
-from turncredit.training.contexts import as_sampled
+from turncredit.training.contexts import as_sampled, prompt_ratio_columns
 
 WORDS = vocabulary()
 WIDE = replace(TINY, max_tokens=96)
@@ -286,6 +286,36 @@ def test_old_log_probs_are_those_of_the_guided_prompt_and_new_ones_of_the_plain_
     assert metrics["ratio_min"] == pytest.approx(ratios.min().item(), rel=1e-4)
     _, same = OBJECTIVES["ppo_clip"](current, plain, advantages)
     assert same["ratio_max"] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_the_columns_of_the_two_prompts_are_those_of_the_guided_rows_alone():
+    model, plain, mixed, sampled = guided_batch()
+    here, heads = plain.response_mask, [(1,), (1,), (1,)]
+    with torch.no_grad():
+        current, _ = model.score(plain.token_ids, here)
+    logs = [(current - sampled)[row][here[row]].double() for row in range(3)]
+    found = prompt_ratio_columns(plain, mixed, heads)
+    sums = torch.stack([row.sum() for row in logs])
+    assert found["guided_log_ratio"] == pytest.approx(sums.mean().item(), abs=1e-5)
+    assert found["guided_risk"] == pytest.approx(
+        ((sums - sums.mean()) ** 2).mean().item(), abs=1e-5
+    )
+    far = torch.cat(logs).exp() < 0.8
+    assert found["guided_far_tokens"] == pytest.approx(far.double().mean().item())
+    (lone,) = (prompt_ratio_columns(plain, mixed, [None, (1,), None]),)
+    assert lone["guided_log_ratio"] == pytest.approx(sums[1].item(), abs=1e-5)
+    assert lone["guided_risk"] == 0.0
+
+
+def test_columns_of_two_prompts_are_missing_where_nothing_was_guided_or_known():
+    _, plain, mixed, _ = guided_batch()
+    nothing = prompt_ratio_columns(plain, mixed, [None] * 3)
+    unknown = plain.replace(old_logprobs=torch.full_like(plain.old_logprobs, math.nan))
+    for found in (nothing, prompt_ratio_columns(unknown, mixed, [(1,)] * 3)):
+        assert all(map(math.isnan, found.values()))
+    padded = mixed.old_logprobs.masked_fill(~mixed.response_mask, math.nan)
+    same = prompt_ratio_columns(plain, mixed.replace(old_logprobs=padded), [(1,)] * 3)
+    assert same == prompt_ratio_columns(plain, mixed, [(1,)] * 3)
 
 
 def test_guided_trajectories_survive_a_file_and_others_say_nothing_of_guidance(tmp_path):

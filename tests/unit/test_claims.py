@@ -11,12 +11,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turncredit import claims, paths
+from turncredit import claims, params, paths
 from turncredit.claims import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, Claim, Measurement
 from turncredit.claims.judge import FEWEST_SEEDS
 from turncredit.claims.measure import Measured, columns, measure
 from turncredit.credit import BASES, TURN_WEIGHTS
 from turncredit.objectives import OBJECTIVES
+from turncredit.plans import methods_path
 from turncredit.rollout.strategies import STRATEGIES
 
 NAN = math.nan
@@ -116,7 +117,7 @@ def test_an_effect_is_the_published_difference_of_its_arms():
 
 
 def test_arms_are_named_after_methods_of_the_library():
-    known = {*TURN_WEIGHTS, *BASES, *OBJECTIVES, *STRATEGIES}
+    known = {*TURN_WEIGHTS, *BASES, *OBJECTIVES, *STRATEGIES, *params.read_yaml(methods_path())}
     for c in MEASURED:
         for arm in filter(None, (c.test.arm, c.test.reference)):
             assert arm in known or all(part in known for part in arm.split("_", 1)), (c.id, arm)

@@ -18,11 +18,11 @@ LEVELS = {
     4: "policies",
     5: "batching signals demonstrations contents decisions",
     6: "credit objectives reward_shaping dynamic_sampling expert_actions rollout",
-    7: "training tripwires evaluation warm_start probe audit rollout_measures",
+    7: "training tripwires evaluation warm_start probe audit rollout_measures plans_shown",
     8: "results loggers tasks code_version plans first_evaluations laws",
     9: "runs estimates comparisons budgets claims warm_starts verl_plugin action_logs exercises",
-    10: "experiment run_checks after_training probed_runs credit_audits plots viewer "
-    "notebook_runner",
+    10: "experiment run_checks after_training plan_following probed_runs credit_audits plots "
+    "viewer notebook_runner",
     11: "report teacher_audits",
     12: "cli",
     13: "__main__",

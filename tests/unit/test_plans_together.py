@@ -21,7 +21,7 @@ def experiments(tier: str) -> dict[str, Experiment]:
     found = {}
     for path in sorted(paths.params(tier).glob("1*.yaml")):
         values = params.read_yaml(path)
-        for key in ("after", "audit"):  # what is played beside the runs
+        for key in ("after", "audit", "following"):  # what is played beside the runs
             values.pop(key, None)
         if "axes" in values:
             variants = grid_variants(values.pop("axes"))

@@ -16,8 +16,8 @@ _WINDOWS = (
 )
 
 MEASURED = (
-    "exact_match_at_budget", "pass_1", "pass_5", "own_clusters", "branch_concentration",
-    "high_in_rows", "spent_calls", "entropy_sd", "error_share", "match_share",
+    "exact_match_at_budget", "pass_1", "pass_5", "pass_8", "own_clusters", "branch_concentration",
+    "high_in_rows", "spent_calls", "entropy_sd", "error_share", "match_share", "rescued_share",
 )  # fmt: skip
 """Columns that measures.csv of a notebook has where its runs were played again after training, or
 compared at an equal budget; see `plots.rollout_rows.measure_rows`."""

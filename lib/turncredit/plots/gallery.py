@@ -15,6 +15,7 @@ from turncredit.plots import (
     curves,
     factor_figures,
     outcomes,
+    plan_figures,
     rollout_figures,
     sources,
     style,
@@ -49,6 +50,9 @@ EXHIBITS = {
     ),
     "16_aepo": ("outcomes", "differences", "at_budget", "pass_at_k", "branching", "total_entropy"),
     "17_cleaner": ("outcomes", "differences", "at_budget", "rollback", "evaluation"),
+    "18_actguide": (
+        "outcomes", "differences", "at_budget", "plan_following", "guidance", "reached",
+    ),
 }  # fmt: skip
 """What of an experiment is kept as figures; of any other, its outcomes and differences."""
 
@@ -287,6 +291,7 @@ GALLERY: dict[str, Callable[[Study], Figure]] = {
     "teacher_association": teacher_figures.association,
     "teacher_consequences": teacher_figures.consequences,
     "differences": _differences,
+    "plan_following": plan_figures.plan_following,
     "variance_over_seeds": _variance,
     "collapse": _collapse,
     "early_warnings": _warnings,

@@ -56,6 +56,17 @@ CAPTIONS = {
     "entropy over steps.",
     "evaluation": "Exact match on held-out questions along training, with the policy alone; thin: "
     "seeds, thick: their mean.",
+    "guidance": "Guidance over all of training, on the task in which groups fail: groups whose "
+    "unguided trajectories all failed; of those, the ones in which a guided trajectory succeeded; "
+    "actions of the plan that their prompts were told; trajectories that the search for them threw "
+    "away; how much less likely a guided trajectory is under the prompt without the plan, as a "
+    "log-ratio in nats; its tokens that the plan made more than 1.25 times as likely.",
+    "plan_following": "Warm starts with the first actions of an expert in their prompts: success "
+    "of a trajectory, groups of which all fail, and calls of the whole plan that were made, by "
+    "how many actions were told; thin: warm starts, thick: their mean.",
+    "reached": "Exact match on held-out questions, with the policy alone and no plan, along the "
+    "environment steps that training had spent, probes and replaced groups included; thin: seeds, "
+    "thick: their mean at equal training steps.",
     "pass_at_k": "Chance that one of k tries of a held-out question succeeds, with independent "
     "trajectories of the trained policy; thin: seeds, thick: their mean.",
     "rollback": "One try of a held-out question with the rollback of failed calls off, as in every "

@@ -1,6 +1,7 @@
 """Figures of rollouts: chances with several tries, and what an equal budget comes to."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -10,6 +11,8 @@ from turncredit.plots import curves
 from turncredit.plots.arm_figures import arm_differences, arm_outcomes
 from turncredit.plots.outcomes import outcome_intervals, rate_rows
 from turncredit.plots.panels import (
+    MEAN_LINE,
+    SEED_LINE,
     arm_entries,
     legend,
     say_absent,
@@ -21,11 +24,13 @@ from turncredit.plots.panels import (
 )
 from turncredit.plots.rollout_rows import (
     BRANCHING,
+    GUIDANCE,
     ROLLBACK,
     compared_at_budget,
     measure_rows,
     panel_rows,
     pass_rows,
+    reach_rows,
 )
 from turncredit.plots.study import Study
 from turncredit.plots.style import arm_looks, styled
@@ -83,6 +88,20 @@ def rollback(study: Study) -> Figure:
     return _panels(study, ROLLBACK)
 
 
+def guidance(study: Study) -> Figure:
+    """On the first task: groups that failed, what rescued them, at what price: dots are seeds.
+
+    Arms that guide alone: another one looks for no failed groups.
+    """
+    own = study.only(study.settings.tasks[:1], study.settings.arms)
+    found = measure_rows(own).dropna(subset=["hard_share"])["arm"]
+    guiding = tuple(arm for arm in own.settings.arms if arm in set(found))
+    arms = guiding or own.settings.arms
+    reference = arms[0]
+    settings = replace(own.settings, arms=arms, reference_arm=reference)
+    return _panels(replace(own, settings=settings), GUIDANCE)
+
+
 def _panels(study: Study, named: dict[str, str]) -> Figure:
     rows, panels = panel_rows(study, measure_rows(study), named)
     level = study.settings.confidence_level
@@ -97,11 +116,38 @@ def evaluation(study: Study) -> Figure:
     return curves.evaluation(study.runs.evaluations, *study.grid)
 
 
+def reached(study: Study) -> Figure:
+    """Held-out exact match along the environment steps that training had spent."""
+    return reach_curves(reach_rows(study), *study.grid)
+
+
+@styled
+def reach_curves(table: pd.DataFrame, tasks: Sequence[str], arms: Sequence[str]) -> Figure:
+    """Lines of each seed, and of the mean at equal training steps.  table: as of `reach_rows`."""
+    figure, axes = task_grid(tasks)
+    for axis, task in zip(axes[0], tasks, strict=True):
+        for arm, (colour, marker) in arm_looks(arms).items():
+            runs = select(table, task, arm)
+            for _, run in runs.groupby("seed", sort=True):
+                axis.plot(run["spent"] / 1000, run["exact_match"], color=colour, **SEED_LINE)
+            mean = runs.groupby("step")[["spent", "exact_match"]].mean()
+            look = {"color": colour, "marker": marker, **MEAN_LINE}
+            axis.plot(mean["spent"] / 1000, mean["exact_match"], **look)
+        if table.empty:
+            say_no_runs(axis)
+        axis.set_xlabel("environment steps (thousands)")
+    axes[0, 0].set_ylabel("held-out exact match (share)")
+    legend(figure, [*arm_entries(arms), *thin_and_thick()])
+    return figure
+
+
 FIGURES: dict[str, Callable[[Study], Figure]] = {
     "at_budget": at_budget,
     "branching": branching,
     "evaluation": evaluation,
+    "guidance": guidance,
     "pass_at_k": passes,
+    "reached": reached,
     "rollback": rollback,
 }
 """By name, for the gallery."""

@@ -1,12 +1,13 @@
 """What rollouts cost and what they bring: one row per run, for tables, figures and claims."""
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from turncredit import paths, results
-from turncredit.budgets import budget_rows
+from turncredit.budgets import budget_rows, environment_steps
 from turncredit.comparisons import comparison_rows
 from turncredit.plots.outcomes import run_params
 from turncredit.plots.sources import RUN
@@ -33,7 +34,17 @@ ROLLBACK = {
 }
 """The same of rollback."""
 
-COLUMNS = tuple(dict.fromkeys([*BRANCHING, *ROLLBACK, "exact_match_at_budget"]))
+GUIDANCE = {
+    "hard_share": "groups that failed",
+    "rescued_share": "of those, rescued",
+    "actions_given": "actions that were told",
+    "probe_share": "probes, of all played",
+    "log_ratio": "log ratio (nats)",
+    "far_tokens": "tokens made likely",
+}
+"""The same of guidance where groups fail."""
+
+COLUMNS = tuple(dict.fromkeys([*BRANCHING, *ROLLBACK, *GUIDANCE, "exact_match_at_budget"]))
 _PLAYED = ("tool_calls", "error_share", "clusters", "clusters_of_a_question")
 
 
@@ -41,7 +52,8 @@ def measure_rows(study: Study) -> pd.DataFrame:
     """One row per run that is over: task, arm, seed, block, collapsed, then what it came to.
 
     The columns of `budget_rows`; branch_concentration: share of all branches of training that left
-    the three trajectories of their question with most of them, NaN without branches; from TABLE
+    the three trajectories of their question with most of them, NaN without branches; the columns
+    of `guidance_rows`; from TABLE
     pass_<k>, tool_calls, error_share, clusters and clusters_of_a_question of the policy alone, and
     with own_ before those of the arm's rollout.  An arm without one trains on independent
     trajectories, so that the clusters of these are its own, and has no other own_ number.
@@ -49,19 +61,45 @@ def measure_rows(study: Study) -> pd.DataFrame:
     """
     runs = study.runs
     keys = study.outcomes[[*RUN, "block", "collapsed"]]
-    trainings = {k: v["task"]["training"] for k, v in run_params(study.settings).items()}
-    sizes = {
-        key: training["questions_per_step"] * training["group_size"]
-        for key, training in trainings.items()
-        if {"questions_per_step", "group_size"} <= training.keys()
-    }
+    groups, sizes = _sizes(study)
     reference = study.settings.reference_arm
     budgets = budget_rows(runs.metrics, runs.evaluations, sizes, reference_arm=reference)
     if budgets.empty:
         return pd.DataFrame(columns=[*keys, *COLUMNS])
     table = keys.merge(budgets, on=RUN).merge(_concentrations(runs.metrics), on=RUN)
+    table = table.merge(guidance_rows(runs.metrics, groups), on=RUN)
     played = _played(study)
     return table if played.empty else table.merge(played, on=RUN, how="left")
+
+
+def reach_rows(study: Study) -> pd.DataFrame:
+    """RUN, step, exact_match, spent: every evaluation, and the environment steps before it.
+
+    Of runs that are over; environment steps are those of `budgets.environment_steps`.
+    """
+    _, sizes = _sizes(study)
+    evaluated = dict(list(study.runs.evaluations.groupby(RUN)))
+    parts = []
+    for key, run in study.runs.metrics.groupby(RUN):
+        if key in sizes and key in evaluated:
+            spent = environment_steps(run.sort_values("step"), sizes[key]).cumsum()
+            before = [0.0, *spent]
+            rows = evaluated[key].sort_values("step")[[*RUN, "step", "exact_match"]]
+            parts.append(rows.assign(spent=[before[step] for step in rows["step"]]))
+    return (
+        pd.concat(parts) if parts else pd.DataFrame(columns=[*RUN, "step", "exact_match", "spent"])
+    )
+
+
+def _sizes(study: Study) -> tuple[dict[tuple, int], dict[tuple, int]]:
+    """Trajectories of a group, and of a step, of each run that is over."""
+    trainings = {
+        key: values["task"]["training"] for key, values in run_params(study.settings).items()
+    }
+    wanted = {"questions_per_step", "group_size"}
+    trainings = {key: values for key, values in trainings.items() if wanted <= values.keys()}
+    groups = {key: values["group_size"] for key, values in trainings.items()}
+    return groups, {k: groups[k] * values["questions_per_step"] for k, values in trainings.items()}
 
 
 def save_measures(study: Study) -> pd.DataFrame:
@@ -126,6 +164,50 @@ def _concentrations(metrics: pd.DataFrame) -> pd.DataFrame:
     sums = metrics.reindex(columns=[*RUN, *names]).groupby(RUN, as_index=False)[names].sum()
     made = sums["rollout_branches"].where(sums["rollout_branches"] > 0)
     return sums[RUN].assign(branch_concentration=sums["rollout_branches_of_three"] / made)
+
+
+def guidance_rows(
+    metrics: pd.DataFrame, group_sizes: Mapping[tuple[str, str, int], int]
+) -> pd.DataFrame:
+    """RUN and what guidance came to over the training of each run; NaN for one without.
+
+    group_sizes: of each run; others are left out.  hard_share: groups whose unguided trajectories
+    all failed / groups; rescued_share: of those, the ones in which a guided trajectory succeeded;
+    actions_given: to one of them, mean; probe_share: trajectories that the search threw away / all
+    that were played; log_ratio and far_tokens: `guided_log_ratio` and `guided_far_tokens` of
+    docs/diagnostics.md, means over all guided trajectories.
+    """
+    rows = [
+        dict(zip(RUN, key, strict=True)) | _guidance(run.reindex(columns=_GUIDED), group_sizes[key])
+        for key, run in metrics.groupby(RUN)
+        if key in group_sizes
+    ]
+    return pd.DataFrame(rows, columns=[*RUN, *GUIDANCE])
+
+
+_GUIDED = [
+    "hard_groups", "rescued_groups", "guidance_actions", "probe_trajectories",
+    "rollout_trajectories", "guided_trajectories", "guided_log_ratio", "guided_far_tokens",
+]  # fmt: skip
+
+
+def _guidance(steps: pd.DataFrame, size: int) -> dict[str, float]:
+    """Of the steps of one run; {} if it never looked for groups that failed."""
+    steps = steps.astype(float)
+    if steps["hard_groups"].isna().all():
+        return {}
+    total, weights = steps.sum(), steps["guided_trajectories"]
+    hard, played, probes = total[["hard_groups", "rollout_trajectories", "probe_trajectories"]]
+    ratios = [steps[f"guided_{name}"] * weights for name in ("log_ratio", "far_tokens")]
+    parts = {
+        "hard_share": (hard, (played - probes) / size - hard),  # a hard one was played twice
+        "rescued_share": (total["rescued_groups"], hard),
+        "actions_given": (total["guidance_actions"], hard),
+        "probe_share": (probes, played),
+        "log_ratio": (ratios[0].sum(), weights.sum()),
+        "far_tokens": (ratios[1].sum(), weights.sum()),
+    }
+    return {name: part / whole if whole else math.nan for name, (part, whole) in parts.items()}
 
 
 def _played(study: Study) -> pd.DataFrame:

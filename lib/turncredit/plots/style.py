@@ -86,6 +86,7 @@ ARM_LOOKS = {
     "cleaner": ("#262699", "p"),
     "cleaner_part": ("#3C0C0C", "d"),
     "actguide": ("#7399E6", "p"),
+    "actguide_whole": ("#EE6688", "8"),
     "arpo_hard": ("#88EE66", "p"),
     "aepo_update": ("#886622", "p"),
     "aepo_one_symbol": ("#220000", "p"),

@@ -1,5 +1,6 @@
 """Log-probs of the sampled tokens where something else stands in the place of the prompt."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -56,3 +57,31 @@ def as_sampled(
     old = batch.old_logprobs.clone()
     old[rows] = scored
     return batch.replace(old_logprobs=old)
+
+
+FAR = 0.8
+"""Below which a token's ratio lies outside PPO's usual range of 0.2."""
+
+
+def prompt_ratio_columns(
+    plain: TurnBatch, sampled: TurnBatch, heads: Sequence[Sequence[int] | None]
+) -> dict[str, float]:
+    """How much likelier the prompt of `heads` made what was sampled behind it.
+
+    plain, sampled: a batch before and after `as_sampled`.  Over its rows with a head, with the
+    log-ratio log p(token | prompt) - log p(token | head) before any update: `guided_log_ratio` the
+    mean over trajectories of its sum, in nats; `guided_risk` the variance of that sum (n), which
+    the source calls risk; `guided_far_tokens` the share of tokens whose ratio is below FAR.
+    NaN without such a row, and where a token's log-prob is not known.
+    """
+    names = ("guided_log_ratio", "guided_risk", "guided_far_tokens")
+    rows = [n for n, head in enumerate(heads) if head is not None]
+    if not rows:
+        return dict.fromkeys(names, math.nan)
+    mask = plain.response_mask[rows]
+    logs = (plain.old_logprobs - sampled.old_logprobs)[rows].double().where(mask, 0.0)
+    if logs.isnan().any():
+        return dict.fromkeys(names, math.nan)
+    sums, far = logs.sum(dim=1), (logs < math.log(FAR)).sum() / mask.sum()
+    numbers = (sums.mean().item(), sums.var(correction=0).item(), far.item())
+    return dict(zip(names, numbers, strict=True))

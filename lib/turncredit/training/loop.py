@@ -14,7 +14,7 @@ from turncredit.reward_shaping import soft_overlong_penalty
 from turncredit.seeding import torch_stream
 from turncredit.signals import clip_fractions_by_sign, ratio_columns
 from turncredit.training.collect import collect
-from turncredit.training.contexts import as_sampled
+from turncredit.training.contexts import as_sampled, prompt_ratio_columns
 from turncredit.training.log import StepLog, Stopwatch, step_metrics, turn_rows
 from turncredit.training.method import Method
 from turncredit.training.settings import TrainingSettings
@@ -59,7 +59,8 @@ def train(
         parts = split_updates(batch, settings.updates_per_batch, shuffle)
         first = parts[0] if settings.micro_batch is None else None
         batch, live = rescore(policy, batch, reference, first=first)
-        batch = as_sampled(policy, batch, [t.behaviour_prompt_ids for t in drawn.trajectories])
+        heads, plain = [t.behaviour_prompt_ids for t in drawn.trajectories], batch
+        batch = as_sampled(policy, plain, heads)
         clock.lap("logprobs")
         shaped = shape_rewards(batch, settings)
         draws = torch_stream(seed, "credit", step)
@@ -74,6 +75,8 @@ def train(
         clock.lap("update")
         metrics = {"tool_failures": sum(environment.failures.values()) - failed_before}
         metrics |= step_metrics(drawn.trajectories, batch, credit) | updates | drawn.counts | filled
+        if "guided_trajectories" in drawn.counts:
+            metrics |= prompt_ratio_columns(plain, batch, heads)
         clipped, rows = _clip_columns(method, drawn.trajectories, batch, current, advantages)
         clock.lap("metrics")
         yield StepLog(step, metrics | clipped, rows, clock.laps, drawn.trajectories)
