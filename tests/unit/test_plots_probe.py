@@ -62,6 +62,12 @@ def worlds_table() -> pd.DataFrame:
     )
 
 
+def runs_table() -> pd.DataFrame:
+    """Two seeds around every mean."""
+    parts = [worlds_table().assign(seed=n, value=lambda t, n=n: t["value"] + n) for n in (-1, 1)]
+    return pd.concat(parts, ignore_index=True)
+
+
 def tree_table() -> pd.DataFrame:
     return pd.DataFrame(
         {"seed": seed, "step": step}
@@ -85,7 +91,7 @@ def all_figures() -> dict[str, Figure]:
     return {
         "scatter": figures.probe_scatter(scatter_table()),
         "agreement": figures.probe_agreement(agreement_table()),
-        "worlds": figures.probe_worlds(worlds_table()),
+        "worlds": figures.probe_worlds(worlds_table(), runs_table()),
         "decomposition": figures.probe_decomposition(tree_table(), STEPS),
         "proxies": figures.probe_proxies(proxy_table()),
     }
@@ -129,7 +135,7 @@ def test_agreement_is_drawn_by_division_with_silent_pairs_counted_half():
 
 
 def test_worlds_stand_side_by_side_in_the_bins_that_they_have():
-    figure = figures.probe_worlds(worlds_table())
+    figure = figures.probe_worlds(worlds_table(), runs_table())
     lengths = figure.axes[7]
     assert [text.get_text() for text in lengths.get_xticklabels()] == ["3 to 4", "17 or more"]
     hops = points(figure.axes[2])
@@ -138,8 +144,18 @@ def test_worlds_stand_side_by_side_in_the_bins_that_they_have():
     assert [not math.isnan(y) for _, y in real] == [True] * 3
     assert all(a[0] < b[0] for a, b in zip(invented, real, strict=True))
     recorded = worlds_table().assign(value=lambda t: t["value"] - (t["responses"] == "recorded"))
-    shown = points(figures.probe_worlds(recorded, responses="fresh").axes[0])
-    assert {round(y, 6) for dots in shown.values() for _, y in dots} == {0.6}
+    axis = figures.probe_worlds(recorded, runs_table(), responses="fresh").axes[0]
+    assert {round(y, 6) for dots in points(axis).values() for _, y in dots} == {0.6}
+
+
+def test_every_seed_is_a_dot_beside_its_mean():
+    axis = figures.probe_worlds(worlds_table(), runs_table()).axes[2]
+    clouds = axis.collections[::2]  # beside each the bars of its means
+    assert len(clouds) == 2
+    for colour, dots in zip(figures.WORLD_COLOURS, clouds, strict=False):
+        means = [y for _, y in points(axis)[colour] if not math.isnan(y)]
+        seeds = sorted(y for _, y in dots.get_offsets())
+        assert seeds == pytest.approx(sorted(y + n for y in means for n in (-1, 1)))
 
 
 def test_intervals_end_where_the_table_says():

@@ -149,10 +149,10 @@ MEASURED: Mapping[str, Mapping[str, Exhibit]] = {
     },
     "25_probe_over_seeds": {
         "worlds": Exhibit(
-            ("over_seeds.csv",),
+            ("over_seeds.csv", "agreement.csv"),
             probe_figures.probe_worlds,
-            "Sign agreement of AEM's coefficient and Pearson's r, means over runs of two worlds "
-            "with Student's intervals over seeds; recorded responses.",
+            "Sign agreement of AEM's coefficient and Pearson's r over runs of two worlds: pale dots for "
+            "seeds, means with Student's intervals over seeds; recorded responses.",
         ),
     },
 }  # fmt: skip

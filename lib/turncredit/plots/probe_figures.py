@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from turncredit.plots.panels import MEAN_LINE, SEED_LINE, legend, say_no_runs
-from turncredit.plots.style import WIDTH, styled
+from turncredit.plots.style import WIDTH, styled, task_label
 from turncredit.probe.over_seeds import bin_place
 
 RECORDED, FRESH = "#0072B2", "#D55E00"
@@ -89,26 +89,32 @@ def probe_agreement(table: pd.DataFrame) -> Figure:
 
 
 @styled
-def probe_worlds(table: pd.DataFrame, *, responses: str = "recorded") -> Figure:
-    """`probe_agreement` over seeds: means with their intervals, a colour for each world.
+def probe_worlds(table: pd.DataFrame, runs: pd.DataFrame, *, responses: str = "recorded") -> Figure:
+    """`probe_agreement` over seeds: a pale dot for each, means with intervals; worlds in colour.
 
-    table: world, responses, by, bin, measure, silent, value, low, high as
-    `probe.over_seeds` gives it; responses: "recorded" or "fresh".
+    table: world, responses, by, bin, measure, silent, value, low, high as `probe.over_seeds` gives
+    it of runs, which have a seed besides; responses: "recorded" or "fresh".
     """
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     axes = figure.subplots(len(MEASURES), len(DIVISIONS), sharey="row", sharex="col")
-    shown = table[(table["responses"] == responses) & table["silent"].fillna("").isin(["", "half"])]
+    shown, dots = (
+        rows[(rows["responses"] == responses) & rows["silent"].fillna("").isin(["", "half"])]
+        for rows in (table, runs)
+    )
     looks = dict(zip(dict.fromkeys(table["world"]), WORLD_COLOURS, strict=False))
     bins = {by: _ordered(shown[shown["by"] == by]["bin"]) for by in DIVISIONS}
     for (measure, label), line in zip(MEASURES.items(), axes, strict=True):
         line[0].set_ylabel(label)
         for by, axis in zip(DIVISIONS, line, strict=True):
-            rows = shown[(shown["measure"] == measure) & (shown["by"] == by)]
-            _worlds(axis, rows, bins[by], looks, measure)
+            parts = [
+                rows[(rows["measure"] == measure) & (rows["by"] == by)] for rows in (shown, dots)
+            ]
+            _worlds(axis, *parts, bins[by], looks, measure)
     for by, axis in zip(DIVISIONS, axes[-1], strict=True):
         axis.set_xlabel({"step": "training step", "tokens": "tokens of the response"}.get(by, by))
     published = Line2D([], [], color="#555555", linestyle=":", label="published (64 states)")
-    legend(figure, [*(_dot(colour, world) for world, colour in looks.items()), published])
+    marks = [_dot(colour, task_label(world)) for world, colour in looks.items()]
+    legend(figure, [*marks, published])
     return figure
 
 
@@ -182,11 +188,22 @@ def _intervals(axis: Axes, table: pd.DataFrame, measure: str) -> None:
 
 
 def _worlds(
-    axis: Axes, table: pd.DataFrame, bins: Sequence[str], looks: dict[str, str], measure: str
+    axis: Axes,
+    table: pd.DataFrame,
+    runs: pd.DataFrame,
+    bins: Sequence[str],
+    looks: dict[str, str],
+    measure: str,
 ) -> None:
-    """Points with intervals, one place per bin; worlds side by side."""
+    """Points with intervals beside the dots of runs, one place per bin; worlds side by side."""
+    places = {name: place for place, name in enumerate(bins)}
     offsets = np.linspace(-0.15, 0.15, len(looks)) if len(looks) > 1 else [0.0]
     for (world, colour), offset in zip(looks.items(), offsets, strict=True):
+        own = runs[runs["world"] == world]
+        axis.scatter(
+            own["bin"].map(places) + offset + 0.09, own["value"], s=7, color=colour, alpha=0.45,
+            linewidths=0,
+        )  # fmt: skip
         rows = table[table["world"] == world].set_index("bin").reindex(bins)
         _bar(axis, rows, np.arange(len(bins)) + offset, rows["value"], colour, along="y")
     _references(axis, bins, measure)
