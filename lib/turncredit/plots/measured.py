@@ -151,8 +151,8 @@ MEASURED: Mapping[str, Mapping[str, Exhibit]] = {
         "worlds": Exhibit(
             ("over_seeds.csv", "agreement.csv"),
             probe_figures.probe_worlds,
-            "Sign agreement of AEM's coefficient and Pearson's r over runs of two worlds: pale dots "
-            "are seeds, with means and Student's intervals over seeds; recorded responses.",
+            "Sign agreement of AEM's coefficient and Pearson's r over runs of two worlds: seeds "
+            "are pale dots, with means and Student's intervals over seeds; recorded responses.",
         ),
     },
 }  # fmt: skip
