@@ -75,6 +75,7 @@ def by_hand(step: int, true: list[float], given: list[float]) -> Moment:
 
     class Batch:
         success = torch.tensor([False])
+        rewards = torch.tensor([0.0])
 
     played = PlayedStep(step, [None], Batch())
     assigned = {PLAIN: torch.tensor([given], dtype=torch.float64)}
@@ -163,7 +164,8 @@ def test_arms_are_compared_at_the_budget_of_the_cheapest_run():
     budget = figures.budget_rows(table, {"trap": 5}, weight=0.0)
     runs = budget[["task", "arm", "seed"]].drop_duplicates()
     outcomes = runs.assign(block=runs["seed"], exact_match=0.5, grounded=0.2)
-    found = pd.DataFrame(figures.ceiling_rows(budget, outcomes))
+    rows = figures.ceiling_rows(budget, outcomes, reference_arm="grpo")
+    found = pd.DataFrame(rows)
     value = found.set_index(["arm", "measure"])["value"]
     assert value["grpo", "steps_at_budget"] == 3 and value["vineppo", "steps_at_budget"] == 2
     assert value["grpo", "success_at_budget"] == pytest.approx(0.2)
