@@ -89,8 +89,9 @@ MEASURED: Mapping[str, Mapping[str, Exhibit]] = {
             ("case_runs.csv", "cases.csv"),
             _cases,
             "Failed trajectories of plain GRPO by case, and the judged turns after a wrong one, "
-            "by training stage: how often execution was right given what had been decided. Labels "
-            "are the oracle's; dots are seeds, diamonds means with intervals over warm starts.",
+            "by training stage: how many were right, that is back on the path or following from "
+            "what had been decided, and how many only followed. Labels are the oracle's; dots are "
+            "seeds, diamonds means with intervals over warm starts.",
         ),
         "gates": Exhibit(
             ("gate_runs.csv", "gates.csv"),
