@@ -61,7 +61,8 @@ def test_rows_hold_every_method_and_the_truth_beside(moments):
     of_methods = every[every["base"] != TRUTH[0]]
     assert set(of_methods["measure"]) == set(MEASURES)
     truth = every[every["base"] == TRUTH[0]]
-    assert set(truth["measure"]) == {*SUMS, "error", "worst"}
+    assert set(truth["measure"]) == {*SUMS, *(alone := ("error", "worst"))}
+    assert all(f"`{name}`" in worth_rows.__doc__ for name in alone)
     turns = sum(int((m.played.batch.turn_lengths() > 0).sum()) for m in moments)
     assert found[(*TRUTH, "all", "all", "turns")] == turns
     stages = [found[(*TRUTH, "stage", step, "turns")] for step in ("0", "7")]

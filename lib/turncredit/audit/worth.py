@@ -102,7 +102,8 @@ def worth_rows(moments: Sequence[Moment], run: Mapping[str, Any]) -> list[Row]:
 
     by and bin: those of `comparison_table` over all moments together, and by "stage" the moments
     one by one, by their step.  `measure`: MEASURES; of the base and weight of TRUTH, which is no
-    method here but the audit itself, SUMS and `error`, the root mean square standard error.
+    method here but the audit itself, SUMS and of the turns' standard errors `error`, their root
+    mean square, and `worst`, the largest.
     run: columns that go before, such as seed and block.
     """
     tables = [(WHOLE, _pooled(moments)), *((str(m.played.step), _pooled([m])) for m in moments)]
