@@ -25,6 +25,7 @@ _beside: set[str] = set()
 def on_config(config: Any) -> Any:
     """Complete the plan of the site."""
     config["nav"] = site_nav.completed(config["nav"], REPOSITORY)
+    config["mdx_configs"].setdefault("toc", {})["slugify"] = site_links.slug
     return config
 
 

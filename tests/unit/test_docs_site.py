@@ -83,21 +83,55 @@ def test_a_new_page_or_notebook_finds_its_place_by_itself(tmp_path):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != nav.OTHERS])
 def test_links_of_every_page_lead_to_something_that_the_site_has(page):
-    source = REPOSITORY / links.repository_path(page)
-    text = source.read_text(encoding="utf-8")
-    if source.suffix == ".ipynb":
-        cells = json.loads(text)["cells"]
-        text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
-    found, copied = links.rewritten(text, page, REPOSITORY)
+    found, copied = links.rewritten(prose_of(page), page, REPOSITORY)
     assert [file for file in copied if not (REPOSITORY / file).is_file()] == []
-    prose = re.sub(r"```.*?```", "", found, flags=re.DOTALL)
-    for _, _, target in links._LINK.findall(prose):
+    for _, _, target in links._LINK.findall(found):
         path = target.partition("#")[0]
         if not path or ":" in path:
             continue
         place = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
         known = has(place) or place.removeprefix("files/") in copied
         assert known, f"{page}: {target}"
+
+
+def prose_of(page: str) -> str:
+    """The Markdown that a page is made of, without code and comments."""
+    source = REPOSITORY / links.repository_path(page)
+    text = source.read_text(encoding="utf-8")
+    if source.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    return re.sub(r"```.*?```|<!--.*?-->", "", text, flags=re.DOTALL)
+
+
+def test_names_of_headings_are_those_of_github():
+    headings = {
+        "alpha = 1": "alpha--1",
+        "KL: k1, k2": "kl-k1-k2",
+        "`vineppo`": "vineppo",
+        "deep_research": "deep_research",
+        "Ours & theirs (2)": "ours--theirs-2",
+    }
+    assert {heading: links.slug(heading) for heading in headings} == headings
+
+
+def test_links_into_a_page_name_one_of_its_headings():
+    """By the names that GitHub gives, which `on_config` gives on the site too."""
+    own = [page for page in PAGES if page != nav.OTHERS and not page.startswith("reference/")]
+    texts = {page: prose_of(page) for page in own}
+    names = {
+        page: {links.slug(name) for name in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+        for page, text in texts.items()
+    }
+    found = 0
+    for page, text in texts.items():
+        for _, _, target in links._LINK.findall(links.rewritten(text, page, REPOSITORY)[0]):
+            path, _, name = target.partition("#")
+            place = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
+            if name and ":" not in path and (place in names or not path):
+                assert name in names[place if path else page], f"{page}: {target}"
+                found += 1
+    assert found > 50
 
 
 def test_links_are_rewritten_by_hand(tmp_path):
