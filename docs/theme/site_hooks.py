@@ -81,4 +81,4 @@ def on_post_build(config: Any) -> None:
 def _math(tex: str, kind: str) -> str:
     from latex2mathml.converter import convert
 
-    return convert(tex, display=kind)
+    return site_notebooks.spaced(convert(tex, display=kind))

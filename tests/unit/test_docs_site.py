@@ -54,7 +54,7 @@ def test_what_the_configuration_names_exists():
     (own,) = [plugin["mkdocstrings"] for plugin in SITE["plugins"] if type(plugin) is dict]
     python = own["handlers"]["python"]
     named = [*SITE["hooks"], *python["paths"], *python["options"]["extensions"]]
-    named += [f"docs/{file}" for file in SITE["extra_css"]]
+    named += [f"docs/{file}" for file in SITE["extra_css"] + SITE["extra_javascript"]]
     assert [name for name in named if not (REPOSITORY / name).exists()] == []
     assert SITE["theme"]["font"] is False, "fonts would come from elsewhere"
 
@@ -221,10 +221,40 @@ def test_a_notebook_becomes_prose_code_and_outputs():
         "```text\na\nb\n```\n\n@@piece-1@@\n\n@@piece-2@@\n\n```text\n1.5\n```\n"
     )
     html = page.finished("<p>where @@piece-0@@</p><p>@@piece-1@@</p><p>@@piece-2@@</p>")
+    picture = '<img alt="figure of this cell" src="data:image/png;base64,QUJD">'
     assert html == (
-        '<p>where <math>inline p < q</math></p><div class="output"><table>\n\n</table></div>'
-        '<div class="output"><img alt="figure of this cell" src="data:image/png;base64,QUJD"></div>'
+        "<p>where <math>inline p < q</math></p>"
+        + notebooks.apart("<table>\n\n</table>")
+        + f'<div class="output">{picture}</div>'
     )
+
+
+def test_what_only_a_kernel_or_a_terminal_can_show_is_left_out():
+    shown = [
+        {"output_type": "stream", "name": "stderr", "text": "100%|███"},
+        {"output_type": "execute_result",
+         "data": {notebooks.WIDGET: {}, "text/plain": "interactive(children=(Float"}},
+    ]  # fmt: skip
+    page = notebooks.Page({"cells": [cell("code", "sliders()", outputs=shown)]}, None)
+    assert page.markdown == "```python\nsliders()\n```\n"
+
+
+def test_parameters_are_shown_once_as_they_were_given():
+    cells = [
+        cell("code", "seed = 0", metadata={"tags": ["parameters"]}),
+        cell("code", "# Parameters\nseed = 1", metadata={"tags": ["injected-parameters"]}),
+    ]
+    stored, executed = cells[:1], [cells[0], cells[1] | {"outputs": [{"output_type": "x"}]}]
+    page = notebooks.Page({"cells": executed}, None)
+    assert "seed = 1" in page.markdown and "seed = 0" not in page.markdown
+    assert "seed = 0" in notebooks.Page({"cells": stored}, None).markdown
+
+
+def test_html_of_an_output_is_out_of_reach_of_the_sites_styles():
+    shown = [{"output_type": "display_data", "data": {"text/html": "<details>x</details>"}}]
+    page = notebooks.Page({"cells": [cell("code", "x", outputs=shown)]}, None)
+    (piece,) = page.pieces
+    assert re.search(r'<template shadowrootmode="open">.*<details>.*</template>', piece)
 
 
 def test_a_notebook_that_was_not_executed_says_so():
