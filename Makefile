@@ -91,7 +91,7 @@ ifeq ($(filter $(TIER),$(TIERS)),)
 $(error TIER=$(TIER) has no parameter files; there are: $(TIERS))
 endif
 
-.PHONY: help env env-verl env-vllm test check-estimator check-environment test-verl test-vllm cluster-check lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable env-docs docs
+.PHONY: help env env-verl env-vllm test test-browser check-estimator check-environment test-verl test-vllm cluster-check lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable env-docs docs
 
 help: ## Show the targets
 	@echo "make TARGET [TIER=smoke|cpu|gpu|cluster]   (TIER is $(TIER))"
@@ -151,6 +151,13 @@ writable:
 test: $(STAMP) ## Run the tests and the doctests
 	@$(PY) -m pytest $(TEST_ARGS)
 
+# One after another: a browser and a JupyterLab at a time.
+test-browser: $(STAMP) docs ## Click through the site, the report, the viewer and JupyterLab in headless Chromium
+	@$(PY) -c 'import shutil, sys; sys.exit(not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))' \
+	    || { echo "make: no browser on the PATH: install chromium" >&2; exit 1; }
+	@TURNCREDIT_SCREENSHOTS=$(CURDIR)/screenshots $(PY) -m pytest -q $(wildcard tests/notebooks/test_*_browser.py)
+	@echo "test-browser: screenshots are in $(CURDIR)/screenshots"
+
 check-estimator: $(STAMP) ## Test an estimator of yours by the laws: NAME=my_weight [MODULE=my_weights.py] [SCOPE=batch]
 	@$(PY) -m turncredit.laws $(NAME) $(if $(MODULE),--module $(MODULE)) $(if $(SCOPE),--scope $(SCOPE))
 
@@ -199,7 +206,7 @@ bench: $(STAMP) ## Run the benchmarks
 	for script in $$scripts; do $(PY) $$script; done
 
 clean: ## Remove caches, smoke results and failed notebooks; keep .venv and results/cpu
-	@rm -rf site .cache .pytest_cache .ruff_cache .hypothesis results/smoke
+	@rm -rf site screenshots .cache .pytest_cache .ruff_cache .hypothesis results/smoke
 	@find lib tests notebooks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 	@find results \( -name '*.failed.ipynb' -o -name '.*.ipynb' -o -name '.probe.*' \) -delete 2>/dev/null || true
 

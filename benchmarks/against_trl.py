@@ -1,6 +1,6 @@
 """Seconds of one training step beside TRL's GRPOTrainer with `transformers` generation, on CPU.
 
-    pip install jmespath    # once, in .venv-verl: TRL's environments do not start without it
+    make env-verl
     OMP_NUM_THREADS=1 PYTHONPATH=lib .venv-verl/bin/python benchmarks/against_trl.py [--full]
 
 Both sides take turns, one step each, in one process: rollout, log-probs of the sampling policy,

@@ -58,6 +58,7 @@ class Tab:
                 if found := self.value(script):
                     return found
             time.sleep(0.5)
+        self.picture("late")
         raise AssertionError(f"{what}: not within {seconds:g} s")
 
     def click(self, script: str) -> None:
@@ -77,6 +78,23 @@ class Tab:
         self.send("Input.dispatchMouseEvent", type="mousePressed", x=start[0], y=start[1], **held)
         self.send("Input.dispatchMouseEvent", **moved, x=end[0], y=end[1], button="left")
         self.send("Input.dispatchMouseEvent", type="mouseReleased", x=end[0], y=end[1], **held)
+
+    def key(self, key: str, code: str, number: int, *, ctrl: bool = False) -> None:
+        """Press one key where the focus is, for instance ("ArrowRight", "ArrowRight", 39)."""
+        pressed = {"key": key, "code": code, "windowsVirtualKeyCode": number}
+        pressed["modifiers"] = 2 if ctrl else 0
+        for kind in ("rawKeyDown", "keyUp"):
+            self.send("Input.dispatchKeyEvent", type=kind, **pressed)
+
+    def resize(self, width: int, height: int) -> None:
+        """Give the page a window of so many CSS pixels; a narrow one is a phone's."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1}
+        self.send("Emulation.setDeviceMetricsOverride", **size, mobile=width < 500)
+
+    def prefer(self, scheme: str) -> None:
+        """Have the system ask for "light" or "dark"."""
+        wish = {"name": "prefers-color-scheme", "value": scheme}
+        self.send("Emulation.setEmulatedMedia", features=[wish])
 
     def picture(self, name: str) -> None:
         """Keep a screenshot in the folder TURNCREDIT_SCREENSHOTS, if that is set."""

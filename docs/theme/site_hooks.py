@@ -25,6 +25,7 @@ _beside: set[str] = set()
 def on_config(config: Any) -> Any:
     """Complete the plan of the site."""
     config["nav"] = site_nav.completed(config["nav"], REPOSITORY)
+    config["mdx_configs"].setdefault("toc", {})["slugify"] = site_links.slug
     return config
 
 
@@ -80,4 +81,4 @@ def on_post_build(config: Any) -> None:
 def _math(tex: str, kind: str) -> str:
     from latex2mathml.converter import convert
 
-    return convert(tex, display=kind)
+    return site_notebooks.spaced(convert(tex, display=kind))

@@ -46,6 +46,15 @@ def repository_path(page: str) -> str:
     return f"docs/{page}"
 
 
+def slug(heading: str, separator: str = "-") -> str:
+    """The name of a heading in links, as GitHub makes it: one text then leads there in both places.
+
+    >>> slug("alpha = 1"), slug("`turncredit.laws`, by name")
+    ('alpha--1', 'turncreditlaws-by-name')
+    """
+    return re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", separator)
+
+
 def rewritten(text: str, page: str, repository: Path) -> tuple[str, set[str]]:
     """A page's Markdown with links that work on the site, and the files that must be copied to it.
 

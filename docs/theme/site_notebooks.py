@@ -9,6 +9,13 @@ NOTE = (
     "*Shown as it is stored, without outputs. After `make reproduce` the site shows the executed "
     "notebook; `make lab` opens it.*"
 )
+WIDGET = "application/vnd.jupyter.widget-view+json"
+OWN_STYLE = (
+    "table.dataframe{border-collapse:collapse;font-size:.8em;font-variant-numeric:tabular-nums}"
+    ".dataframe :is(td,th){border:0;border-bottom:1px solid #8886;padding:.3em .7em;"
+    "text-align:right}"
+)
+"""Tables of pandas, on any background."""
 _MATH = re.compile(r"(```.*?```|`[^`\n]*`)|\$\$(.+?)\$\$|\$([^$\n]+)\$", re.S)
 
 
@@ -20,7 +27,7 @@ class Page:
         self.pieces: list[str] = []
         self._math = math
         executed = any(cell.get("outputs") for cell in notebook["cells"])
-        parts = [self._cell(cell) for cell in notebook["cells"]]
+        parts = [self._cell(cell) for cell in _in_effect(notebook["cells"])]
         if not executed:
             parts.insert(1, NOTE)
         self.markdown = "\n\n".join(parts) + "\n"
@@ -51,10 +58,13 @@ class Page:
 
     def _output(self, output: dict[str, Any]) -> str:
         if output["output_type"] == "stream":
-            return _fenced(_text(output["text"]).rstrip(), "text")
+            progress = output.get("name") == "stderr"
+            return "" if progress else _fenced(_text(output["text"]).rstrip(), "text")
         data = output.get("data", {})
+        if WIDGET in data:  # no kernel moves it here; a picture of it stands in a cell before
+            return ""
         if "text/html" in data:
-            return self._keep(f'<div class="output">{_text(data["text/html"])}</div>')
+            return self._keep(apart(_text(data["text/html"])))
         if "image/png" in data:
             code = _text(data["image/png"]).replace("\n", "")
             picture = f'<img alt="figure of this cell" src="data:image/png;base64,{code}">'
@@ -63,6 +73,30 @@ class Page:
             return _text(data["text/markdown"])
         text = _text(data.get("text/plain", ""))
         return _fenced(text, "text") if text else ""
+
+
+def apart(html: str) -> str:
+    """HTML in a tree of its own: it has its own styles, and none of the site's touches it."""
+    inner = f'<style>{OWN_STYLE}</style><div class="themed">{html}</div>'
+    return f'<div class="output"><template shadowrootmode="open">{inner}</template></div>'
+
+
+def spaced(mathml: str) -> str:
+    """MathML with room around the names of functions, which browsers set like variables.
+
+    >>> spaced("<mi>p</mi><mi>log</mi><mi>p</mi>")
+    '<mi>p</mi><mspace width="0.17em"/><mi>log</mi><mspace width="0.17em"/><mi>p</mi>'
+    """
+    room = '<mspace width="0.17em"/>'
+    return re.sub(r"<mi>(log|exp|sign)</mi>", rf"{room}<mi>\1</mi>{room}", mathml)
+
+
+def _in_effect(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the parameters that others have taken the place of."""
+    tags = [cell.get("metadata", {}).get("tags", []) for cell in cells]
+    if not any("injected-parameters" in own for own in tags):
+        return cells
+    return [cell for cell, own in zip(cells, tags, strict=True) if "parameters" not in own]
 
 
 def inline_math(tex: str, kind: str) -> str:

@@ -2,7 +2,9 @@
 
 The decision of a trajectory is its first turn off the path, its execution the turns after that.
 The slides "Entropy-gated suffix masking" assume that execution after a wrong decision is often
-correct, so that its blame is unreliable, and say that they did not measure it.
+correct, so that its blame is unreliable, and say that they did not measure it.  Correct is read
+here as not wrong: a turn may follow from the decision, or be back on the world's path whatever was
+decided, so that shares of correct execution are no shares of what followed from a decision.
 """
 
 import math

@@ -47,7 +47,9 @@ class ProbedRun:
 
     def probes(self) -> dict[int, Probe]:
         """The probe of each step, finished or not."""
-        identity = {"task": asdict(self.task.settings), "method": asdict(self.method)}
+        task = self.task
+        identity = {"task": asdict(task.settings) | task.settings.kinds, "contents": task.contents}
+        identity |= {"method": asdict(self.method)}
         identity |= {"code": self.code, "warm_start_seed": self.warm_start_seed}
         return {
             step: Probe(self.folder / f"step_{step}", self.settings, step, identity)

@@ -5,7 +5,7 @@ import gzip
 import io
 import math
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -277,22 +277,44 @@ def task_values(values: Mapping[str, Any]) -> dict[str, Any]:
 def check_comparable(roots: Iterable[Path]) -> None:
     """Raise ValueError naming two finished runs that must not be compared.
 
-    All must come from the same code, and runs of one task and seed may differ in method alone.
+    Those of one task must come from the same code, and those of one task and seed may differ in
+    method alone.
     """
     first: dict[tuple, tuple[Path, Any]] = {}
+    for path, manifest in _identified(roots):
+        task, seed = path.parts[-4], path.parts[-2]
+        for key, value in (
+            (("code", task), manifest["code_hash"]),
+            ((task, seed), task_values(manifest["params"])),
+        ):
+            other, expected = first.setdefault(key, (path, value))
+            if value != expected:
+                what = "code" if key[0] == "code" else "task parameters"
+                raise ValueError(f"{path} and {other} come from different {what}; rerun the older")
+
+
+def of_one_code(roots: Iterable[Path]) -> list[Path]:
+    """The roots without those that hold a run of other code than an earlier root on the same task.
+
+    So a newly made experiment is shown without the older runs that would extend it.
+    """
+    known: dict[str, str] = {}
+    kept = []
+    for root in roots:
+        codes = [(path.parts[-4], manifest["code_hash"]) for path, manifest in _identified([root])]
+        if all(known.get(task, code) == code for task, code in codes):
+            known |= dict(codes)
+            kept.append(root)
+    return kept
+
+
+def _identified(roots: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Path and contents of every manifest of a run; ValueError for one that does not say whose."""
     for path in (path for root in roots for path in table_paths(root, "manifest.json")):
         manifest = RunDirectory(path.parent).read_manifest() or {}
         if not {"params", "code_hash"} <= manifest.keys():
             raise ValueError(f"{path}: not the manifest of a run, it lacks params or code_hash")
-        shared = task_values(manifest["params"])
-        for key, value in (
-            (("code",), manifest["code_hash"]),
-            ((path.parts[-4], path.parts[-2]), shared),
-        ):
-            other, expected = first.setdefault(key, (path, value))
-            if value != expected:
-                what = "code" if key == ("code",) else "task parameters"
-                raise ValueError(f"{path} and {other} come from different {what}; rerun the older")
+        yield path, manifest
 
 
 def read_manifests(root: Path) -> pd.DataFrame:

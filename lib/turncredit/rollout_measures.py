@@ -108,10 +108,11 @@ def high_entropy_turns(
     """How turns of high entropy follow each other.
 
     A turn after a tool result is high if its first k tokens have more entropy, on average, than the
-    first k of its trajectory: where ARPO branches with its defaults.  `high_turns`: share of the
-    turns after a tool result; `high_in_rows`: of the high ones, those next to another one;
-    `longest_row`: most in a row.  Turns that a branch shares with its parent (`forks`) count once,
-    as the parent's.  NaN where there are none.
+    first k of its trajectory: where ARPO branches with its defaults, if k is its own (20) or turns
+    are no longer than either.  `high_turns`: share of the turns after a tool result;
+    `high_in_rows`: of the high ones, those next to another one; `longest_row`: most in a row.
+    Turns that a branch shares with its parent (`forks`) count once, as the parent's.  NaN where
+    there are none.
     """
     own = {(fork.question, fork.child): fork.turn for fork in forks}
     later = high = beside = longest = 0

@@ -143,15 +143,32 @@ def audit_teachers(
     Audited are the policies of `arm`; shown beside each other are GRPO, all arms of the experiment
     whose base is ADRS, and the teachers.  What was audited with the same run, settings and code is
     read again.  Rows: task, stage (STAGES), seed, block, arm, measure, value.
-    Raises ValueError naming a run that is not finished.
+    Raises ValueError naming an arm without runs, a run that is not finished, or an arm whose skill
+    is not among `settings.skills`.
     """
     code, jobs = code_hash(), [job for job in jobs_of(experiment) if job.arm == arm]
+    if not jobs:
+        raise ValueError(f"{experiment.notebook}: no plan has the arm {arm!r}")
+    arms = _shaped_arms(experiment, settings)
     for job in jobs:
         if not is_finished(job, code):
             raise ValueError(f"run {job.label} is not finished with these parameters and this code")
     calls = [(job, stage, settings) for job in jobs for stage in STAGES]
     missing = [call for call in calls if not _path(*call).exists()]
     in_parallel(_audit, missing, workers or jobs_at_once(experiment), "audits")
+    rows = []
+    for job, stage, _ in calls:
+        place = {"task": job.varied_task, "stage": stage, "seed": job.seed}
+        place |= {"block": job.warm_start_seed}
+        found = read_taught(_path(job, stage, settings)).rows(arms)
+        rows += [place | row for row in found]
+    return rows
+
+
+def _shaped_arms(
+    experiment: Experiment, settings: TeacherAuditSettings
+) -> dict[str, Mapping[str, Any]]:
+    """The options of all arms whose base is ADRS; ValueError if no teacher reads one's skill."""
     arms = {
         name: method.base_options
         for plan in experiment.plans
@@ -162,13 +179,7 @@ def audit_teachers(
         if options.get("skill") not in settings.skills:
             known = ", ".join(settings.skills)
             raise ValueError(f"arm {name}: skill {options.get('skill')!r} is not among {known}")
-    rows = []
-    for job, stage, _ in calls:
-        place = {"task": job.varied_task, "stage": stage, "seed": job.seed}
-        place |= {"block": job.warm_start_seed}
-        found = read_taught(_path(job, stage, settings)).rows(arms)
-        rows += [place | row for row in found]
-    return rows
+    return arms
 
 
 def _audit(job: Job, stage: str, settings: TeacherAuditSettings, report: Report) -> None:

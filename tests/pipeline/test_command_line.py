@@ -1,6 +1,7 @@
 """The command line: each command at smoke size, its exit codes, its JSON, and bad input."""
 
 import csv
+import itertools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from pipeline.tiny_runs import REPOSITORY, directory, parameters
 
 from turncredit import cli, experiment, paths
 from turncredit.cli import commands, completion
+from turncredit.cli.experiments import open_experiment
 from turncredit.cli.surroundings import home_of
 
 LABEL = "tiny/grpo/seed_0"
@@ -115,6 +117,29 @@ def test_results_go_where_they_are_asked_to_go(home, inline, params_file, capsys
     assert dict(os.environ) == before
 
 
+EXPERIMENTS = [
+    path
+    for path in sorted((REPOSITORY / "params" / "smoke").glob("*.yaml"))
+    if {"tasks", "arms", "warm_start_seeds"} <= yaml.safe_load(path.read_text("utf-8")).keys()
+]
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda path: path.stem)
+def test_the_file_of_every_experiment_notebook_is_an_experiment(file):
+    assert open_experiment(file).notebook == file.stem
+
+
+def test_help_and_page_name_the_experiments():
+    numbers = [int(path.stem[:2]) for path in EXPERIMENTS]
+    runs = [(n, next(m for m in itertools.count(n) if m + 1 not in numbers))
+            for n in numbers if n - 1 not in numbers]  # fmt: skip
+    *others, last = [str(n) if n == m else f"{n} to {m}" for n, m in runs]
+    train = next(command for command in commands.COMMANDS if command.name == "train")
+    assert f"({', '.join([*others, last])})" in train.text
+    page = (REPOSITORY / "docs" / "command-line.md").read_text("utf-8")
+    assert f"an experiment, {', '.join(others)} and {last} |" in page
+
+
 # eval
 
 
@@ -161,7 +186,8 @@ def test_view_shows_the_trajectories_that_were_kept(home, trained, capsys):
     assert answer["shown"] == min(5, failures)
     assert (home / "failed.html").exists()
     cli.main(["view", "--params", str(trained), "--run", LABEL])
-    assert page.as_uri() in capsys.readouterr().out
+    told = f"{answer['shown']} of {answer['trajectories']} trajectories of {LABEL}, {failures} of"
+    assert capsys.readouterr().out.strip() == f"{told} which failed: {page.as_uri()}"
 
 
 # report

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import pandas as pd
 import pytest
 import torch
 from arms import home_with_task, parameters
@@ -27,6 +28,7 @@ from play import (
 
 from turncredit import experiment, tasks
 from turncredit.batching import from_trajectories
+from turncredit.budgets import environment_steps
 from turncredit.code_version import code_hash
 from turncredit.environments import Step
 from turncredit.expert_actions import ActionLog, expert_log, write_log
@@ -57,6 +59,8 @@ class PlanEnvironment:
     unknown: bool = False
     lucky: bool = False
     """It pays only after a first message with an even number of letters, too."""
+    capped: bool = False
+    """The second message is a search too, and turns have run out."""
 
     def reset(self, question, stream):
         return PlanEpisode(self, question)
@@ -81,6 +85,8 @@ class PlanEpisode(CoinEpisode):
     def step(self, message):
         self.turns += 1
         self.letters = self.letters or len(message)
+        if self.turns == 2 and self.environment.capped:
+            return Step("search", "", stop_reason="max_turns")
         if self.turns == 2:
             return Step("answer", "", stop_reason="answer", correct=self.success)
         return Step("search", "<information> none </information>")
@@ -190,6 +196,21 @@ def test_every_trajectory_token_and_tool_call_is_on_the_bill():
     assert found.counts["rollout_tool_calls"] == 10
     kept = sum(len(turn.sampled_ids) for t in found.groups[0] for turn in t.turns)
     assert kept < found.counts["rollout_sampled_tokens"] <= 10 * 2 * ASKED["max_turn_tokens"]
+
+
+@pytest.mark.parametrize("capped", [False, True])
+def test_environment_steps_are_the_turns_of_all_trajectories_however_they_end(capped):
+    found = rolled(PlanEnvironment(needed=2, capped=capped), questions(1))
+    metrics = pd.DataFrame([{"turns": 2.0} | found.counts])
+    assert environment_steps(metrics, 3).tolist() == [2 * (3 + 4 + 3)]
+
+
+def test_a_group_that_got_no_action_was_not_rescued_by_guidance():
+    """Whoever succeeds by luck at the second try needs no plan."""
+    found = rolled(PlanEnvironment(needed=0, lucky=True), questions(48))
+    guided = [g for g in found.groups if any(t.behaviour_prompt_ids is not None for t in g)]
+    assert found.counts["hard_groups"] > len(guided), "some hard groups got no action"
+    assert found.counts["rescued_groups"] == sum(any(t.success for t in g) for g in guided)
 
 
 def test_without_a_search_all_actions_are_given_and_nothing_is_probed():

@@ -101,6 +101,16 @@ def test_bins_are_turns_outcomes_and_difficulties_and_each_turn_is_in_one_of_a_k
     assert found["turn", "2"]["turns"] == 2
 
 
+def test_a_trajectory_without_a_reward_has_neither_failed_nor_succeeded():
+    """The first of two failed ones, of three turns; its turns stay in the other bins."""
+    rewards = batch().rewards.clone()
+    rewards[0] = NAN
+    rows = comparison_table(audited(), batch().replace(rewards=rewards), {"x": TRUE.double()})
+    turns = {(row["by"], row["bin"]): row["turns"] for row in rows}
+    assert turns["outcome", "failed"] == 2 and turns["outcome", "succeeded"] == 5
+    assert turns["all", "all"] == 10
+
+
 def test_a_silenced_turn_is_silent_and_no_sign_error():
     given = TRUE.double().clone()
     given[0, 0] = 0.0

@@ -13,9 +13,7 @@ from turncredit.audit.blame import (
     audited,
     blame_rows,
     credits,
-    example,
     ledger,
-    ledger_rows,
     turn_rows,
 )
 from turncredit.audit.gate_quality import FIRST, gate_counts, gate_rows
@@ -222,29 +220,6 @@ def test_blame_by_turn_adds_up_and_late_turns_are_one(recording):
     assert all(sum(shares) == pytest.approx(1.0) for shares in by_method.values())
     # Wrong tokens: of GROUP 2, 1, 1 (twice played), of OTHERS 1, 2, 2.
     assert by_method[ORACLE] == pytest.approx([8 / 13, 3 / 13, 2 / 13])
-
-
-def test_the_ledger_of_a_trajectory_has_a_cell_for_each_turn():
-    rows = ledger_rows(PLAYED, 1, audited(["grpo"], ["none", "oracle_suffix"]))
-    assert [row["label"] for row in rows[:3]] == [W, F, R]
-    found = values([row | {"value": row["advantage"]} for row in rows], "weight", "turn")
-    assert [found["none", turn] for turn in range(3)] == pytest.approx([-0.5] * 3, abs=1e-5)
-    assert [found["oracle_suffix", turn] for turn in range(3)] == pytest.approx(
-        [-0.5, 0, 0], abs=1e-5
-    )
-    assert len(rows) == 6
-
-
-def test_the_example_is_the_longest_whose_decision_alone_was_wrong(recording, tmp_path):
-    played, row = example(recording)
-    assert (played.step, row) == (0, 7), "four turns, in a group with a success"
-    failures = Recording(tmp_path / "failures", 0, 0, 2, {})
-    failures.write([(0, GROUP[2:])])
-    assert example(failures)[1] == 0, "the longest failed one, without the case"
-    wins = Recording(tmp_path / "wins", 0, 0, 1, {})
-    wins.write([(0, GROUP[:1])])
-    with pytest.raises(ValueError, match="no trajectory failed"):
-        example(wins)
 
 
 # --- recordings, stages and settings

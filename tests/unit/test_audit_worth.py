@@ -61,7 +61,8 @@ def test_rows_hold_every_method_and_the_truth_beside(moments):
     of_methods = every[every["base"] != TRUTH[0]]
     assert set(of_methods["measure"]) == set(MEASURES)
     truth = every[every["base"] == TRUTH[0]]
-    assert set(truth["measure"]) == {*SUMS, "error", "worst"}
+    assert set(truth["measure"]) == {*SUMS, *(alone := ("error", "worst"))}
+    assert all(f"`{name}`" in worth_rows.__doc__ for name in alone)
     turns = sum(int((m.played.batch.turn_lengths() > 0).sum()) for m in moments)
     assert found[(*TRUTH, "all", "all", "turns")] == turns
     stages = [found[(*TRUTH, "stage", step, "turns")] for step in ("0", "7")]
@@ -75,6 +76,7 @@ def by_hand(step: int, true: list[float], given: list[float]) -> Moment:
 
     class Batch:
         success = torch.tensor([False])
+        rewards = torch.tensor([0.0])
 
     played = PlayedStep(step, [None], Batch())
     assigned = {PLAIN: torch.tensor([given], dtype=torch.float64)}
@@ -163,7 +165,8 @@ def test_arms_are_compared_at_the_budget_of_the_cheapest_run():
     budget = figures.budget_rows(table, {"trap": 5}, weight=0.0)
     runs = budget[["task", "arm", "seed"]].drop_duplicates()
     outcomes = runs.assign(block=runs["seed"], exact_match=0.5, grounded=0.2)
-    found = pd.DataFrame(figures.ceiling_rows(budget, outcomes))
+    rows = figures.ceiling_rows(budget, outcomes, reference_arm="grpo")
+    found = pd.DataFrame(rows)
     value = found.set_index(["arm", "measure"])["value"]
     assert value["grpo", "steps_at_budget"] == 3 and value["vineppo", "steps_at_budget"] == 2
     assert value["grpo", "success_at_budget"] == pytest.approx(0.2)

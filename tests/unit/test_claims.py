@@ -195,6 +195,21 @@ def test_a_claim_about_dapo_says_which_part_of_it_is_here():
         assert "clip-higher alone" in row["reason"], row["claim"]
 
 
+def test_what_is_read_off_the_reference_arm_is_compared_with_it():
+    """match_share is of GRPO's own end, which GRPO itself reaches before its last step."""
+    own_level = [c for c in MEASURED if "match_share" in c.test.quantity]
+    assert own_level and all(c.test.reference == "grpo" for c in own_level)
+    assert all("is not tested" in c.test.note for c in own_level)
+
+
+def test_what_the_source_only_assumed_is_not_told_as_its_finding():
+    about = [c for c in MEASURED if set(claims.records.DECISIONS) & set(c.test.quantity)]
+    assert len(about) == 2
+    for c in about:
+        assert "did not measure" in c.sentence and "follow" in c.sentence, c.id
+        assert "back on the path" in c.test.note and "execution_follows" in c.test.note, c.id
+
+
 # Every claim of the file can come out in each way, from numbers that a run could have
 
 

@@ -29,6 +29,17 @@ def test_an_arm_is_shown_with_every_option_and_its_default(name):
     assert method.rollout_options == {p.name: p.default for p in parameters}
 
 
+@pytest.mark.parametrize("name", SHOWN)
+def test_an_arm_is_shown_as_the_methods_have_it(name):
+    whole = named_methods([name])[name]
+    for key, value in SHOWN[name].items():
+        if isinstance(value, dict):
+            given = whole[key]
+            assert {k: v for k, v in value.items() if k in given and v != given[k]} == {}, key
+        else:
+            assert key == "extends" or whole[key] == value, key
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_rollout_is_on_the_page(name):
     assert f"`{name}`" in TEXT

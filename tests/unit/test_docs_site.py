@@ -54,7 +54,7 @@ def test_what_the_configuration_names_exists():
     (own,) = [plugin["mkdocstrings"] for plugin in SITE["plugins"] if type(plugin) is dict]
     python = own["handlers"]["python"]
     named = [*SITE["hooks"], *python["paths"], *python["options"]["extensions"]]
-    named += [f"docs/{file}" for file in SITE["extra_css"]]
+    named += [f"docs/{file}" for file in SITE["extra_css"] + SITE["extra_javascript"]]
     assert [name for name in named if not (REPOSITORY / name).exists()] == []
     assert SITE["theme"]["font"] is False, "fonts would come from elsewhere"
 
@@ -83,21 +83,55 @@ def test_a_new_page_or_notebook_finds_its_place_by_itself(tmp_path):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != nav.OTHERS])
 def test_links_of_every_page_lead_to_something_that_the_site_has(page):
-    source = REPOSITORY / links.repository_path(page)
-    text = source.read_text(encoding="utf-8")
-    if source.suffix == ".ipynb":
-        cells = json.loads(text)["cells"]
-        text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
-    found, copied = links.rewritten(text, page, REPOSITORY)
+    found, copied = links.rewritten(prose_of(page), page, REPOSITORY)
     assert [file for file in copied if not (REPOSITORY / file).is_file()] == []
-    prose = re.sub(r"```.*?```", "", found, flags=re.DOTALL)
-    for _, _, target in links._LINK.findall(prose):
+    for _, _, target in links._LINK.findall(found):
         path = target.partition("#")[0]
         if not path or ":" in path:
             continue
         place = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
         known = has(place) or place.removeprefix("files/") in copied
         assert known, f"{page}: {target}"
+
+
+def prose_of(page: str) -> str:
+    """The Markdown that a page is made of, without code and comments."""
+    source = REPOSITORY / links.repository_path(page)
+    text = source.read_text(encoding="utf-8")
+    if source.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    return re.sub(r"```.*?```|<!--.*?-->", "", text, flags=re.DOTALL)
+
+
+def test_names_of_headings_are_those_of_github():
+    headings = {
+        "alpha = 1": "alpha--1",
+        "KL: k1, k2": "kl-k1-k2",
+        "`vineppo`": "vineppo",
+        "deep_research": "deep_research",
+        "Ours & theirs (2)": "ours--theirs-2",
+    }
+    assert {heading: links.slug(heading) for heading in headings} == headings
+
+
+def test_links_into_a_page_name_one_of_its_headings():
+    """By the names that GitHub gives, which `on_config` gives on the site too."""
+    own = [page for page in PAGES if page != nav.OTHERS and not page.startswith("reference/")]
+    texts = {page: prose_of(page) for page in own}
+    names = {
+        page: {links.slug(name) for name in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+        for page, text in texts.items()
+    }
+    found = 0
+    for page, text in texts.items():
+        for _, _, target in links._LINK.findall(links.rewritten(text, page, REPOSITORY)[0]):
+            path, _, name = target.partition("#")
+            place = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
+            if name and ":" not in path and (place in names or not path):
+                assert name in names[place if path else page], f"{page}: {target}"
+                found += 1
+    assert found > 50
 
 
 def test_links_are_rewritten_by_hand(tmp_path):
@@ -187,10 +221,40 @@ def test_a_notebook_becomes_prose_code_and_outputs():
         "```text\na\nb\n```\n\n@@piece-1@@\n\n@@piece-2@@\n\n```text\n1.5\n```\n"
     )
     html = page.finished("<p>where @@piece-0@@</p><p>@@piece-1@@</p><p>@@piece-2@@</p>")
+    picture = '<img alt="figure of this cell" src="data:image/png;base64,QUJD">'
     assert html == (
-        '<p>where <math>inline p < q</math></p><div class="output"><table>\n\n</table></div>'
-        '<div class="output"><img alt="figure of this cell" src="data:image/png;base64,QUJD"></div>'
+        "<p>where <math>inline p < q</math></p>"
+        + notebooks.apart("<table>\n\n</table>")
+        + f'<div class="output">{picture}</div>'
     )
+
+
+def test_what_only_a_kernel_or_a_terminal_can_show_is_left_out():
+    shown = [
+        {"output_type": "stream", "name": "stderr", "text": "100%|███"},
+        {"output_type": "execute_result",
+         "data": {notebooks.WIDGET: {}, "text/plain": "interactive(children=(Float"}},
+    ]  # fmt: skip
+    page = notebooks.Page({"cells": [cell("code", "sliders()", outputs=shown)]}, None)
+    assert page.markdown == "```python\nsliders()\n```\n"
+
+
+def test_parameters_are_shown_once_as_they_were_given():
+    cells = [
+        cell("code", "seed = 0", metadata={"tags": ["parameters"]}),
+        cell("code", "# Parameters\nseed = 1", metadata={"tags": ["injected-parameters"]}),
+    ]
+    stored, executed = cells[:1], [cells[0], cells[1] | {"outputs": [{"output_type": "x"}]}]
+    page = notebooks.Page({"cells": executed}, None)
+    assert "seed = 1" in page.markdown and "seed = 0" not in page.markdown
+    assert "seed = 0" in notebooks.Page({"cells": stored}, None).markdown
+
+
+def test_html_of_an_output_is_out_of_reach_of_the_sites_styles():
+    shown = [{"output_type": "display_data", "data": {"text/html": "<details>x</details>"}}]
+    page = notebooks.Page({"cells": [cell("code", "x", outputs=shown)]}, None)
+    (piece,) = page.pieces
+    assert re.search(r'<template shadowrootmode="open">.*<details>.*</template>', piece)
 
 
 def test_a_notebook_that_was_not_executed_says_so():

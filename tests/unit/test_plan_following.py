@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from play import ACTIONS, SMALL, TRAINING, CoinEpisode, policy, questions, vocabulary
+from play import ACTIONS, SMALL, TRAINING, CoinEpisode, policy, vocabulary
 
 from turncredit import plots
 from turncredit.environments import Step
@@ -20,7 +20,7 @@ PLAN = ("<search> western </search>", "<search> drama </search>")
 
 @dataclass(frozen=True)
 class Payer:
-    """Pays where the prompt holds as many actions as are `needed`, and on every third question."""
+    """Pays where the prompt holds as many actions as are `needed`."""
 
     needed: int
     actions: tuple[str, ...] = ACTIONS
@@ -128,4 +128,3 @@ def test_the_gallery_draws_it_without_any_table(tmp_path, monkeypatch):
     settings = SimpleNamespace(tier="smoke", experiments=("18_own",), tasks=("far",))
     figure = plots.plan_figures.plan_following(SimpleNamespace(settings=settings))
     assert figure.axes[0].texts[0].get_text() == "no runs"
-    assert questions(1)

@@ -69,6 +69,19 @@ def test_a_slider_for_each_argument_begins_at_its_value():
     assert found["high"].max == 1.0 and not found["high"].continuous_update
 
 
+def test_every_move_shows_the_figure_that_was_drawn(monkeypatch):
+    """A figure that is drawn for no window is shown by nobody else."""
+    interaction = pytest.importorskip("ipywidgets").widgets.interaction
+    shown = []
+    monkeypatch.setattr(interaction, "display", shown.append)
+    monkeypatch.setattr(interaction, "clear_output", lambda wait: None)
+    widget = sliders(draw, RANGES)
+    widget.update()
+    widget.children[0].value = 0.4
+    titles = [figure.get_suptitle() for figure in shown]
+    assert list(dict.fromkeys(titles)) == ["0.2 0.3", "0.4 0.3"]
+
+
 def test_a_value_beside_its_slider_is_refused():
     with pytest.raises(ValueError, match=r"low: 0\.7 does not lie on a slider of 0\.0 to 0\.5"):
         sliders(draw, {"low": (0.7, 0.0, 0.5, 0.1)})

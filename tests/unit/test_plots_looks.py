@@ -7,12 +7,13 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
-from turncredit import params, plots
+from turncredit import params, paths, plots
 from turncredit.credit import TURN_WEIGHTS
 from turncredit.plans import methods_path
-from turncredit.plots.panels import legend
-from turncredit.plots.style import ARM_LOOKS, SPARE_LOOKS, WIDTH, arm_label
+from turncredit.plots.panels import legend, task_grid
+from turncredit.plots.style import ARM_LOOKS, SPARE_LOOKS, WIDTH, arm_label, styled
 
 # Full colour blindness of one cone, as linear RGB matrices (Machado, Oliveira, Fernandes 2009).
 VISIONS = {
@@ -97,3 +98,19 @@ def test_a_legend_takes_the_rows_it_needs_and_stays_inside_the_figure(count):
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
     assert len(figure.legends[0].get_texts()) == count
+
+
+@pytest.mark.parametrize("more", [[], ["search_r1-a_model"], ["search_r1-a_model"] * 3])
+@pytest.mark.parametrize("tier", ["cpu", "gpu", "cluster"])
+def test_the_tasks_of_a_tier_and_of_ones_own_have_titles_side_by_side(tier, more):
+    tasks = params.read_yaml(paths.params(tier) / "90_figures.yaml")["tasks"] + more
+    figure = styled(lambda: task_grid(tasks)[0])()
+    figure.draw_without_rendering()
+    titles = [
+        next(text for text in axis.findobj(Text) if text.get_text() == axis.get_title("left"))
+        for axis in figure.axes
+    ]
+    boxes = [title.get_window_extent() for title in titles]
+    assert boxes[-1].x1 <= figure.bbox.x1
+    for one, other in itertools.pairwise(boxes):
+        assert one.x1 < other.x0

@@ -1,6 +1,7 @@
 """Figures that are drawn from the tables of notebooks that measure."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -48,7 +49,19 @@ def test_the_notebook_saves_the_tables_that_are_drawn(notebook):
     code = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     tables = {table for exhibit in MEASURED[notebook].values() for table in exhibit.tables}
     for table in tables:
-        assert f'"{table.rpartition("/")[2]}"' in code, table
+        path = " / ".join(f'"{part}"' for part in table.split("/"))
+        assert re.search(rf"(folder|notebook) / {path}", code), table
+
+
+def test_every_exhibit_of_the_committed_tables_is_drawn():
+    drawn = {name: figure for name, figure, _ in plots.measured_exhibits(ROOT / "results" / "cpu")}
+    kept = (PROBE, "20_credit_audit", "25_probe_over_seeds")
+    assert {f"{notebook}_{name}" for notebook in kept for name in MEASURED[notebook]} <= set(drawn)
+    correlation, blame = (
+        [label.get_text() for label in drawn[f"20_credit_audit_{name}"].axes[0].get_xticklabels()]
+        for name in ("correlation", "blame_by_turn")
+    )
+    assert sum(label.startswith("turn ") for label in correlation) == len(blame)
 
 
 def test_the_regimes_are_drawn_for_each_arm_and_measure(tmp_path):

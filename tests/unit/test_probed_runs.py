@@ -1,5 +1,6 @@
 """Runs probed while they train: stopped and resumed to the same bytes, warm starts in turn."""
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -86,6 +87,13 @@ def test_seeds_have_folders_and_draws_of_their_own_and_take_warm_starts_in_turn(
     assert [run.settings.seed for run in members] == [5, 6, 7]
     assert len({run.folder for run in members}) == 3
     assert len({probe.hash for run in members for probe in run.probes().values()}) == 6
+
+
+def test_a_probe_of_other_contents_is_another_one(task, tmp_path):
+    (known,) = runs(task, tmp_path)
+    (other,) = runs(replace(task, contents={"corpus": "changed"}), tmp_path)
+    pairs = zip(known.probes().values(), other.probes().values(), strict=True)
+    assert all(one.hash != two.hash for one, two in pairs)
 
 
 @pytest.mark.parametrize("steps", [[], [-1], [0, 1_000_000]])

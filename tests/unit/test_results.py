@@ -17,6 +17,7 @@ from turncredit.checkpoints import previous_checkpoint, save_checkpoint
 from turncredit.results import (
     RunDirectory,
     check_comparable,
+    of_one_code,
     read_manifests,
     read_table,
     stored,
@@ -399,6 +400,25 @@ def test_runs_of_other_code_or_another_task_are_refused_by_name(tmp_path, change
     manifest_of(tmp_path / "b", "y", **changes)
     with pytest.raises(ValueError, match=f"y/seed_0/manifest.json and .* different {what}"):
         check_comparable([tmp_path / "a", tmp_path / "b"])
+
+
+def test_runs_of_other_tasks_may_come_from_other_code(tmp_path):
+    manifest_of(tmp_path / "a", "x")
+    manifest_of(tmp_path / "b", "y", code="d")
+    (tmp_path / "b" / "tiny").rename(tmp_path / "b" / "another")
+    check_comparable([tmp_path / "a", tmp_path / "b"])
+
+
+def test_what_older_code_made_of_a_task_is_left_out_beside_newer_runs(tmp_path):
+    new, old, same, elsewhere = (tmp_path / name for name in ("new", "old", "same", "elsewhere"))
+    manifest_of(new, "x")
+    manifest_of(old, "y", code="d")
+    manifest_of(same, "z")
+    manifest_of(elsewhere, "x", code="d")
+    (elsewhere / "tiny").rename(elsewhere / "another")
+    assert of_one_code([new, old, same, elsewhere]) == [new, same, elsewhere]
+    assert of_one_code([old, new]) == [old]
+    assert of_one_code([tmp_path / "nothing", new]) == [tmp_path / "nothing", new]
 
 
 @pytest.mark.parametrize("contents", [{}, {"params": {}}, {"code_hash": "x"}])

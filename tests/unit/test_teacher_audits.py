@@ -202,6 +202,9 @@ def audits(tmp_path_factory):
             experiment.run(job, code_hash(), lambda *shown: None)
         with pytest.raises(ValueError, match="arm adrs: skill 'plan' is not among moves"):
             teacher_audits.audit_teachers(planned, "grpo", settings(skills=("moves",)), workers=1)
+        with pytest.raises(ValueError, match="no plan has the arm 'grqo'"):
+            teacher_audits.audit_teachers(planned, "grqo", settings(), workers=1)
+        assert not played, "what is refused is refused before anything is played"
         found = [
             teacher_audits.audit_teachers(planned, "grpo", size, workers=1)
             for size in (settings(), settings(), settings(continuations=3))

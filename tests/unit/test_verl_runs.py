@@ -209,6 +209,18 @@ def test_a_run_is_never_written_over_another_one(tmp_path, root):
         convert(place, root)
 
 
+def test_the_command_says_which_run_no_figure_will_show(tmp_path, root, capsys):
+    for model in ("mine", "qwen3_8b"):
+        whole = replace(RUN, names=(model, *RUN.names[1:]))
+        place, log = begun(tmp_path / "runs", whole)
+        write_log(log, (1, step_data(1)))
+        assert converting.main([str(place.path), "--results", str(root)]) == 0
+        found = capsys.readouterr()
+        assert f"search_r1-{model}" in found.out
+        unlisted = f"search_r1-{model} is not among `tasks` of" in found.err
+        assert unlisted == (model == "mine")
+
+
 def test_the_command_names_what_is_no_run(tmp_path, root, capsys):
     assert converting.main([str(tmp_path)]) == 1
     assert f"{tmp_path}: no run.json" in capsys.readouterr().err

@@ -3,12 +3,16 @@
 import json
 import socket
 import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
 
+from turncredit.environments.judges import EndpointSettings
 from turncredit.verl_plugin import train, versions
-from turncredit.verl_plugin.train import require_questions, require_retrieval
+from turncredit.verl_plugin.train import require_judge, require_questions, require_retrieval
 from turncredit.worlds.files import IndexSettings, ServerSettings
 from turncredit.worlds.question_files.files import write_rows
 from turncredit.worlds.question_files.rows import QuestionRow, to_record, with_prompts
@@ -80,8 +84,8 @@ def test_fewer_questions_than_a_step_takes_are_refused(tmp_path, sound):
         require_questions(data(sound, val_files=str(tmp_path / "empty.jsonl")))
 
 
-def settings(retriever):
-    return SimpleNamespace(retriever=retriever)
+def settings(retriever, judge=None, environment=None):
+    return SimpleNamespace(retriever=retriever, judge=judge, environment=environment)
 
 
 def test_a_retrieval_server_that_does_not_answer_is_named_with_the_remedy():
@@ -95,6 +99,76 @@ def test_a_retrieval_server_that_does_not_answer_is_named_with_the_remedy():
 
 def test_an_index_of_ones_own_needs_no_server():
     require_retrieval(settings(IndexSettings("nowhere", "all_minilm", None, "cpu", "")))
+
+
+def judged(url, environment="deep_research"):
+    judge = EndpointSettings(base_url=url, model="tiny", deadline_seconds=5.0)
+    return settings(None, judge, SimpleNamespace(KIND=environment))
+
+
+def test_a_judge_that_does_not_answer_is_named_with_the_remedy():
+    pytest.importorskip("httpx", reason="the judge needs httpx")
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        with pytest.raises(ValueError, match=rf"{url}: refused; .*vllm serve tiny"):
+            require_judge(judged(url))
+        require_judge(judged(url, "search_r1"))  # which asks none
+
+
+def test_a_judge_has_to_answer_but_not_to_agree():
+    pytest.importorskip("httpx", reason="the judge needs httpx")
+    for reply in ("SUPPORTED", "well"):
+        with answering(reply) as url:
+            require_judge(judged(url))
+    with answering(None) as url, pytest.raises(ValueError, match="http_503"):
+        require_judge(judged(url))
+
+
+@contextmanager
+def answering(reply):
+    """A chat server whose model says `reply`; one that is overloaded for None."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            said = {"choices": [{"message": {"role": "assistant", "content": reply}}]}
+            body = json.dumps(said).encode()
+            self.send_response(503 if reply is None else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            """Keep quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("lacking", "complaint"),
+    [
+        ("vllm", r"rollout\.name = 'vllm' is not installed; environment\.yml"),
+        ("tensorboard", "pip install tensorboard, or leave it out of trainer.logger"),
+    ],
+)
+def test_an_engine_or_a_logger_that_is_not_installed_is_named_with_the_remedy(lacking, complaint):
+    rollout = {"name": "vllm"}
+    config = {
+        "actor_rollout_ref": {"rollout": rollout},
+        "trainer": {"logger": ["console", "tensorboard"]},
+    }
+    versions.require_modules(config, lambda name: True)
+    with pytest.raises(ImportError, match=complaint):
+        versions.require_modules(config, lambda name: name != lacking)
+    rollout["name"] = "one_of_ones_own"
+    versions.require_modules(config, lambda name: name == "tensorboard")
 
 
 @pytest.mark.parametrize(

@@ -6,5 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-collect_ignore = [] if find_spec("ray") else ["cpu_engine.py", "cpu_server.py", "tiny_run.py"]
+collect_ignore = (
+    [] if find_spec("ray") else ["actor_rank.py", "cpu_engine.py", "cpu_server.py", "tiny_run.py"]
+)
 """Helpers that import verl and Ray, which are searched for doctests too."""

@@ -1,4 +1,4 @@
-"""Our agent loop in verl's own worker, with a scripted server and a tokenizer of bytes.
+"""Our agent loop in verl's own worker, with a scripted server and with one that has a model.
 
 Runs only where verl is installed: `make test-verl`.
 """
@@ -6,8 +6,11 @@ Runs only where verl is installed: `make test-verl`.
 import asyncio
 import json
 
+import cpu_server
 import numpy as np
 import pytest
+import tiny_run
+import torch
 from play import ListWorld, document
 
 pytest.importorskip(
@@ -19,6 +22,7 @@ from verl.protocol import DataProto
 from verl.workers.rollout.replica import TokenOutput
 
 from turncredit.environments import SearchR1
+from turncredit.policies.huggingface import HuggingFacePolicy, HuggingFaceSettings
 from turncredit.verl_plugin import agent_loop, cluster, plugin  # noqa: F401 (it registers)
 from turncredit.verl_plugin.outputs import NOTE, spans_of
 
@@ -71,14 +75,16 @@ class Server:
         return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), extra_fields=known)
 
 
-def play(model, monkeypatch, *lines, response=600):
-    """One episode through verl's worker: its output, the server, and the tokenizer."""
+def worker_of(model, monkeypatch, response, **custom):
+    """verl's worker for a model's folder and responses of so many tokens."""
     run = cluster.read_run("qwen3_8b", "search_r1", "1x8", "baseline")
     config = cluster.compose(run)
+    ours = "actor_rollout_ref.rollout.custom.turncredit"
     for key, value in {
         "actor_rollout_ref.model.path": str(model),
         "data.max_prompt_length": 2000,
         "data.max_response_length": response,
+        **{f"{ours}.{key}": value for key, value in custom.items()},
     }.items():
         OmegaConf.update(config, key, value)
     world = ListWorld((document("Court", "The court sits in The Hague."),))
@@ -86,12 +92,22 @@ def play(model, monkeypatch, *lines, response=600):
     monkeypatch.setattr(
         agent_loop, "open_environment", lambda settings: SearchR1(world, settings.environment)
     )
-    worker = AgentLoopWorker(config, llm_client=None)
-    worker.llm_client = Server(worker.tokenizer, *lines)
-    columns = {name: np.array([value], dtype=object) for name, value in ROW.items()}
-    columns["agent_name"] = np.array(["turncredit"], dtype=object)
+    return AgentLoopWorker(config, llm_client=None)
+
+
+def generated(worker, episodes=1):
+    """What the worker makes of so many episodes on the same question."""
+    columns = {name: np.array([value] * episodes, dtype=object) for name, value in ROW.items()}
+    columns["agent_name"] = np.array(["turncredit"] * episodes, dtype=object)
     batch = DataProto(non_tensor_batch=columns, meta_info={"global_steps": 1, "validate": False})
-    return asyncio.run(worker.generate_sequences(batch)), worker.llm_client, worker.tokenizer
+    return asyncio.run(worker.generate_sequences(batch))
+
+
+def play(model, monkeypatch, *lines, response=600):
+    """One scripted episode: its output, the server, and the tokenizer."""
+    worker = worker_of(model, monkeypatch, response)
+    worker.llm_client = Server(worker.tokenizer, *lines)
+    return generated(worker), worker.llm_client, worker.tokenizer
 
 
 def test_an_episode_has_exact_spans_and_masks_what_tools_said(model, monkeypatch):
@@ -125,3 +141,57 @@ def test_what_does_not_fit_is_dropped_and_ends_the_episode(model, monkeypatch):
     assert found.batch["attention_mask"][0, -10:].sum() == 0
     assert len(server.asked) == 1
     assert found.batch["rm_scores"].sum() == 0
+
+
+# a server with a model
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory):
+    """Sixteen episodes by a tiny Qwen3 behind a server, and the model's folder."""
+    folder = tiny_run.write_model(tmp_path_factory.mktemp("tiny") / "model")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        worker = worker_of(folder, monkeypatch, 700, max_turn_tokens=6)
+        worker.llm_client = cpu_server.Server(folder, 0)
+        return generated(worker, episodes=16), worker.tokenizer, folder
+
+
+def test_the_log_probs_of_a_model_are_those_of_our_policy_on_the_whole_row(sampled):
+    found, _, folder = sampled
+    settings = HuggingFaceSettings(
+        model=str(folder), max_tokens=4096, chat=True, preface="", dtype="float32",
+        attention="sdpa", micro_batch_rows=4, gradient_checkpointing=False, device="cpu", lora=None,
+    )  # fmt: skip
+    policy, width = HuggingFacePolicy(settings, seed=0), found.batch["responses"].shape[1]
+    for row in range(len(found)):
+        real = found.batch["attention_mask"][row].bool()
+        ids, said = found.batch["input_ids"][row][real], found.batch["response_mask"][row].bool()
+        mask = torch.zeros_like(real)
+        mask[-width:] = said
+        with torch.no_grad():
+            expected, _ = policy.score(ids[None], mask[real][None])
+        told = found.batch["rollout_log_probs"][row]
+        torch.testing.assert_close(
+            told[said], expected[0][mask[real]], atol=1e-4, rtol=1e-4, check_dtype=False
+        )
+        assert not told[~said].any()
+
+
+def test_what_a_model_sampled_is_kept_id_by_id_where_encoding_would_give_others(sampled):
+    found, tokenizer, _ = sampled
+    notes, searches, differing = found.non_tensor_batch[NOTE], 0, 0
+    for row, note in enumerate(notes):
+        mask, ids = (found.batch[key][row].tolist() for key in ("response_mask", "responses"))
+        assert note["turn_spans"] == spans_of(mask)
+        for turn, (start, end) in enumerate(note["turn_spans"]):
+            assert 1 <= end - start <= 6
+            text = tokenizer.decode(ids[start:end])
+            differing += tokenizer.encode(text, add_special_tokens=False) != ids[start:end]
+            if note["actions"][turn] == "search":
+                after = (note["turn_spans"] + [[len(ids)] * 2])[turn + 1][0]
+                assert text.endswith("</search>")
+                assert "The court sits in The Hague." in tokenizer.decode(ids[end:after])
+                searches += 1
+    assert searches
+    assert differing
+    assert len({note["stop_reason"] for note in notes}) > 1

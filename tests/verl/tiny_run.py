@@ -4,13 +4,14 @@ The tokenizer has all bytes and, beyond its merges, whole words that only sampli
 encoded a message anew would get other ids.  The model is random but for a push towards those words.
 """
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def write_questions(folder, count):
     return files
 
 
-@contextmanager
+@contextlib.contextmanager
 def retrieval_server():
     """The address of a server with Search-R1's `/retrieve` that knows one passage."""
 
@@ -186,37 +187,63 @@ def dump(path, values):
     path.write_text(yaml.safe_dump(values))
 
 
-def environment(dumps):
-    """Variables for a process that runs verl without an accelerator, and without a network."""
+def environment(dumps=None, modules=("cpu_engine",)):
+    """Variables for a process that runs verl without an accelerator, and without a network.
+
+    dumps: the folder for what each step trains on; modules: what verl is to load on import.
+    """
     here = Path(__file__).resolve().parent
     own = {
         "PYTHONPATH": os.pathsep.join([str(paths.PACKAGE.parent), str(here)]),
         "VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda",
-        "VERL_USE_EXTERNAL_MODULES": "cpu_engine", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false", "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_DISABLE_DASHBOARD": "1", "TURNCREDIT_TEST_DUMP": str(dumps),
+        "VERL_USE_EXTERNAL_MODULES": ",".join(modules), "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DISABLE_DASHBOARD": "1", "RAY_ADDRESS": "local",
     }  # fmt: skip
-    return os.environ | own
+    return os.environ | own | ({"TURNCREDIT_TEST_DUMP": str(dumps)} if dumps else {})
 
 
-def train(folder, method, *, dumps="dumps"):
-    """Run `turncredit.verl_plugin.train` to its end; its output.  Fails the test if it does.
-
-    A rollout that dies leaves verl waiting for ever: after TIMEOUT the whole session is killed.
-    """
-    kept = folder / dumps
+def start(folder, method, *, runs="runs"):
+    """Start `turncredit.verl_plugin.train`, which dumps what it trains on to <runs>-dumps."""
+    kept = folder / f"{runs}-dumps"
     kept.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "turncredit.verl_plugin.train", "tiny", "search_r1", "cpu"]
-    command += [method, "--params", str(folder), "--runs", str(folder / "runs")]
-    process = subprocess.Popen(
-        command, cwd=folder, env=environment(kept), text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    try:
-        output, _ = process.communicate(timeout=TIMEOUT)
-    except subprocess.TimeoutExpired:
+    command = ["turncredit.verl_plugin.train", "tiny", "search_r1", "cpu", method]
+    command += ["--params", folder, "--runs", folder / runs]
+    return start_module(command, folder, environment(kept))
+
+
+def start_module(command, folder, variables):
+    """Start a module of Python as a process group of its own; it and the file of its output."""
+    command = [sys.executable, "-m", *map(str, command)]
+    output = folder / f"output-{time.monotonic_ns()}.txt"
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            command, cwd=folder, env=variables, process_group=0,
+            stdout=file, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    return process, output
+
+
+def finish(*started):
+    """Wait for the ends of what was started; fails the test if one fails.
+
+    A rollout that dies leaves verl waiting for ever, and so does a rank whose peer died: after
+    TIMEOUT, or once one has failed, the whole group of each is killed.
+    """
+    deadline = time.monotonic() + TIMEOUT
+    ends = [None]
+    while None in ends and not any(ends) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        ends = [process.poll() for process, _ in started]
+    for process, _ in started:
+        _kill_group(process)
+    said = "\n".join(output.read_text(errors="replace")[-6000:] for _, output in started)
+    assert not any(ends), said
+    assert None not in ends, f"no end within {TIMEOUT} s:\n{said}"
+
+
+def _kill_group(process):
+    """End whatever the process has left running, Ray's processes among them."""
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        raise AssertionError(f"no end within {TIMEOUT} s:\n{output[-6000:]}") from None
-    assert process.returncode == 0, output[-6000:]
-    return output
+    process.wait()

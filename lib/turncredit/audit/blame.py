@@ -9,11 +9,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from turncredit.audit.labels import label_numbers, labels_of
+from turncredit.audit.labels import label_numbers
 from turncredit.audit.recordings import PlayedStep, Recording
 from turncredit.audit.stages import Row, share, stages_of
 from turncredit.credit import BASES, TURN_WEIGHTS, weigh
-from turncredit.decisions import HEADLINE, case_of
 from turncredit.environments.oracle import FOLLOWS, LABELS, RIGHT, UNJUDGED, WRONG
 
 NEEDS = {
@@ -116,42 +115,6 @@ def turn_rows(
 
 
 ORACLE: Method = ("the oracle", "none")
-
-
-def example(recording: Recording) -> tuple[PlayedStep, int]:
-    """A failed trajectory to look at, by its step and row: the longest whose decision alone failed.
-
-    That is of the case HEADLINE, in a group with a success; where there is none, the longest failed
-    one.  Raises ValueError naming the folder if no trajectory failed.
-    """
-    best, found = (False, -1), None
-    for played in recording.read():
-        groups, success = played.batch.group_ids, played.batch.success
-        wins = set(groups[success].tolist())
-        for row, labels in enumerate(labels_of(played.trajectories)):
-            fits = case_of(labels) == HEADLINE and groups[row].item() in wins
-            if not success[row] and (fits, len(labels)) > best:
-                best, found = (fits, len(labels)), (played, row)
-    if found is None:
-        raise ValueError(f"{recording.folder}: no trajectory failed")
-    return found
-
-
-def ledger_rows(played: PlayedStep, row: int, methods: Sequence[Method]) -> list[Row]:
-    """One trajectory under every method: the mean token advantage of each of its turns."""
-    trajectory, lengths = played.trajectories[row], played.batch.turn_lengths()[row]
-    return [
-        {"base": base, "weight": weight, "turn": number, "action": turn.action}
-        | {"label": trajectory.turn_labels[number], "advantage": value}
-        for (base, weight), advantages in credits(played, methods).items()
-        for number, (turn, value) in enumerate(
-            zip(
-                trajectory.turns,
-                (played.batch.turn_sums(advantages)[row] / lengths).tolist(),
-                strict=False,
-            )
-        )
-    ]
 
 
 def _measures(found: Tensor, unweighted: Tensor | None) -> dict[str, float]:

@@ -26,6 +26,15 @@ class Outcomes(Protocol):
     def success(self) -> Tensor:
         """[B] bool."""
 
+    @property
+    def rewards(self) -> Tensor:
+        """[B], NaN where missing: such a trajectory has neither failed nor succeeded."""
+
+
+def has_failed(batch: Outcomes) -> Tensor:
+    """[B] bool: trajectories with a known reward that are no success."""
+    return ~batch.success & ~batch.rewards.isnan()
+
 
 def turn_means(batch: TurnBatch, advantages: Tensor) -> Tensor:
     """[B, L] to [B, T] float64: mean over the sampled tokens of each turn, NaN for an empty one.
@@ -101,7 +110,7 @@ def _bins(
         chosen = torch.zeros_like(known)
         chosen[:, turn] = known[:, turn]
         yield "turn", str(turn), chosen
-    for name, outcome in (("failed", ~batch.success), ("succeeded", batch.success)):
+    for name, outcome in (("failed", has_failed(batch)), ("succeeded", batch.success)):
         yield "outcome", name, known & outcome[:, None]
     for factor in difficulties[0] if difficulties else ():
         labels = [bins[factor] for bins in difficulties]

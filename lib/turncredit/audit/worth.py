@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from turncredit.audit.blame import Method, credits
-from turncredit.audit.comparison import comparison_table, turn_means
+from turncredit.audit.comparison import comparison_table, has_failed, turn_means
 from turncredit.audit.estimates import Audit, AuditSettings, audit_turns
 from turncredit.audit.labels import labels_of
 from turncredit.audit.recordings import PlayedStep, played_step
@@ -102,7 +102,8 @@ def worth_rows(moments: Sequence[Moment], run: Mapping[str, Any]) -> list[Row]:
 
     by and bin: those of `comparison_table` over all moments together, and by "stage" the moments
     one by one, by their step.  `measure`: MEASURES; of the base and weight of TRUTH, which is no
-    method here but the audit itself, SUMS and `error`, the root mean square standard error.
+    method here but the audit itself, SUMS and of the turns' standard errors `error`, their root
+    mean square, and `worst`, the largest.
     run: columns that go before, such as seed and block.
     """
     tables = [(WHOLE, _pooled(moments)), *((str(m.played.step), _pooled([m])) for m in moments)]
@@ -155,9 +156,10 @@ def ledger_of_one(moments: Sequence[Moment]) -> list[Row]:
     """
     best: tuple[bool, int] | None = None
     for moment in moments:
+        failed = has_failed(moment.played.batch)
         for row, labels in enumerate(labels_of(moment.played.trajectories)):
             size = (case_of(labels) == HEADLINE, len(labels))
-            if not moment.played.batch.success[row] and (best is None or size > best):
+            if failed[row] and (best is None or size > best):
                 best, chosen = size, (moment, row, labels)
     return [] if best is None else _ledger(*chosen)
 
@@ -181,6 +183,7 @@ class _Pool(NamedTuple):
     audit: Audit
     assigned: dict[Method, Tensor]
     success: Tensor
+    rewards: Tensor
     difficulties: list[Mapping[str, str]]
 
 
@@ -194,6 +197,9 @@ def _pooled(moments: Sequence[Moment]) -> _Pool:
     names = ("values", "action_values", "advantages", "errors")
     parts = [joined(getattr(moment.audit, name) for moment in moments) for name in names]
     methods = {m: joined(moment.assigned[m] for moment in moments) for m in moments[0].assigned}
-    success = torch.cat([moment.played.batch.success for moment in moments])
+    success, rewards = (
+        torch.cat([getattr(moment.played.batch, name) for moment in moments])
+        for name in ("success", "rewards")
+    )
     bins = [found for moment in moments for found in moment.difficulties]
-    return _Pool(Audit(*parts, {}), methods, success, bins)
+    return _Pool(Audit(*parts, {}), methods, success, rewards, bins)

@@ -43,9 +43,9 @@ COMMANDS = (
     Command(
         "train",
         "train every run of an experiment that is missing or stale",
-        "FILE is that of an experiment notebook (10 to 13, 15).  A finished run is not repeated, "
-        "an interrupted one goes on from its last checkpoint.  A run that a tripwire ended is "
-        "over, and its stop_reason says why.",
+        "FILE is that of an experiment notebook (10 to 13, 15 to 19, 23).  A finished run is not "
+        "repeated, an interrupted one goes on from its last checkpoint.  A run that a tripwire "
+        "ended is over, and its stop_reason says why.",
         "--params params/smoke/10_grpo_baseline.yaml",
         (Option("--jobs", NUMBER, "runs at a time (default: TURNCREDIT_JOBS, else one a core)"),),
     ),
@@ -64,8 +64,8 @@ COMMANDS = (
     Command(
         "probe",
         "does AEM's coefficient know how surprising a response is?",
-        "Runs notebook 14 with its FILE, in a checkout; an interrupted probe goes on with the "
-        "state it was at.",
+        "Runs notebook 14 or 25 with its FILE, in a checkout; an interrupted probe goes on with "
+        "the state it was at.",
         "--params params/smoke/14_surprisal_probe.yaml",
         module="notebooks",
     ),

@@ -8,12 +8,18 @@ from turncredit.params import read_yaml
 from turncredit.plans import Experiment
 from turncredit.results import RunDirectory, read_table
 
+OF_THE_NOTEBOOK = ("after", "audit", "following")
+"""Keys of an experiment notebook's file that no run reads: what it measures when all are over."""
+
 
 def open_experiment(params_file: Path) -> Experiment:
-    """The experiment of a file.  Raises ValueError naming the file and what is wrong with it."""
+    """The experiment of a file, without the keys that are its notebook's alone.
+
+    Raises ValueError naming the file and what is wrong with it.
+    """
     values = read_yaml(params_file)
     try:
-        return experiment_from(values)
+        return experiment_from({k: v for k, v in values.items() if k not in OF_THE_NOTEBOOK})
     except ValueError as error:
         raise ValueError(f"{params_file}: {error}") from error
 

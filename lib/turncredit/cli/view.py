@@ -50,5 +50,5 @@ def work(asked: Asked, options: Namespace) -> dict[str, Any]:
 
 def sentences(result: dict[str, Any]) -> list[str]:
     """What is on the page, and where it lies."""
-    told = f"{result['shown']} trajectories of {result['run']}, of whose {result['trajectories']}"
-    return [f"{told} in all {result['failures']} failed: {result['page'].as_uri()}"]
+    told = f"{result['shown']} of {result['trajectories']} trajectories of {result['run']}"
+    return [f"{told}, {result['failures']} of which failed: {result['page'].as_uri()}"]

@@ -173,7 +173,9 @@ def check(name: str, *, scope: str = "group") -> list[Verdict]:
     """Ask every law of the base or turn weight `name`; see `Case` for what is refused.
 
     scope: "batch" if other groups are meant to matter to it.  What an estimator raises counts
-    against the law that met it.
+    against the law that met it.  Options stand at their defaults, but for those called `c` and
+    `limit`, which are 1.1, a user's own too: a gate of that kind then masks something even in small
+    examples.
 
     >>> [verdict.state for verdict in check("aem")] == ["holds"] * len(LAWS)
     True

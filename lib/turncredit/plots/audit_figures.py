@@ -40,8 +40,8 @@ def audit_cases(table: pd.DataFrame, means: pd.DataFrame, cases: Sequence[str]) 
     figure = Figure(figsize=(WIDTH, 3.5), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     execution = {
-        "execution_right": "right given what was decided",
-        "execution_follows": "of these, off the path",
+        "execution_right": "on the path, or following from it",
+        "execution_follows": "following from it alone",
     }
     for axis, measures in zip(axes, (list(cases), list(execution)), strict=True):
         stages = _drawn_stages(table)

@@ -83,15 +83,16 @@ def budget_rows(
 _EXTRA = ("audit_turns", "audit_tokens")
 
 
-def ceiling_rows(budget: pd.DataFrame, outcomes: pd.DataFrame) -> list[Row]:
-    """What each arm came to, and what it had at the budget of the cheapest: tidy rows.
+def ceiling_rows(budget: pd.DataFrame, outcomes: pd.DataFrame, *, reference_arm: str) -> list[Row]:
+    """What each arm came to, and what it had at the budget of the reference arm: tidy rows.
 
     budget: `budget_rows`; outcomes: of `outcome_rows`.  `measure`: `exact_match` and `grounded` of
     the final evaluation, `environment_turns` and `all_tokens` of the whole run; `steps_at_budget`
     and `success_at_budget`, where the run was when it had made as many turns as the cheapest run of
-    the table in all, NaN before its first step was over.
+    the reference arm in all, NaN before its first step was over.
     """
-    least = budget.groupby(RUN)["environment_turns"].max().min()
+    of_reference = budget[budget["arm"] == reference_arm]
+    least = of_reference.groupby(RUN)["environment_turns"].max().min()
     rows: list[Row] = []
     for run in outcomes.to_dict("records"):
         own = budget[(budget[RUN] == [run[name] for name in RUN]).all(axis=1)]

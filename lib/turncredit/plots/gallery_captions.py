@@ -9,9 +9,9 @@ CAPTIONS = {
     "decision_vs_execution": "Entropy of the first tokens of turn 0, where the agent decides "
     "how to go about the question, and of turn 1.",
     "decision_alone": "Of the failed training trajectories those in which the decision, the first "
-    "turn off the path, was wrong, and every judged turn after it right given that decision: what "
-    "an outcome reward blames and should not. Labels are the world's; a step without a failure is "
-    "left out.",
+    "turn off the path, was wrong, and every judged turn after it back on the path or following "
+    "from that decision: what an outcome reward blames and should not. Labels are the world's; a "
+    "step without a failure is left out.",
     "outcomes": "Final exact match on held-out questions, a dot for each seed, hollow if the run "
     "collapsed; the diamond is the mean with its t interval.",
     "differences": "Difference to the reference arm in final exact match, paired by seed, with its "

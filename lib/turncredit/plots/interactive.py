@@ -30,4 +30,4 @@ def sliders(draw: Callable[..., Figure], ranges: Mapping[str, Range]) -> Any:
         )
         for name, (value, least, largest, step) in ranges.items()
     }  # fmt: skip
-    return interactive(draw, **made)
+    return interactive(draw, {"auto_display": True}, **made)  # the figure is drawn for no window

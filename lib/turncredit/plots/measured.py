@@ -35,12 +35,13 @@ def _by_worth(means: pd.DataFrame) -> Figure:
     return audit_figures.audit_grid(chosen.assign(stage="all"), **audit_figures.BY_WORTH)
 
 
-def _correlation(means: pd.DataFrame) -> Figure:
-    """Of the bases alone, and of grpo with every weight."""
+def _correlation(means: pd.DataFrame, blame_by_turn: pd.DataFrame) -> Figure:
+    """Of the bases alone, and of grpo with every weight, up to the last turn of the blame."""
     given = means[means["base"] != "true_advantage"]
     methods = dict.fromkeys(zip(given["base"], given["weight"], strict=True))
     shown = [method for method in methods if "grpo" in method or "none" in method]
-    return ceiling_figures.audit_agreement(means, "correlation", shown, last=6)
+    last = int(blame_by_turn["turn"].max())
+    return ceiling_figures.audit_agreement(means, "correlation", shown, last=last)
 
 
 def _regimes(
@@ -89,8 +90,9 @@ MEASURED: Mapping[str, Mapping[str, Exhibit]] = {
             ("case_runs.csv", "cases.csv"),
             _cases,
             "Failed trajectories of plain GRPO by case, and the judged turns after a wrong one, "
-            "by training stage: how often execution was right given what had been decided. Labels "
-            "are the oracle's; dots are seeds, diamonds means with intervals over warm starts.",
+            "by training stage: how many were right, that is back on the path or following from "
+            "what had been decided, and how many only followed. Labels are the oracle's; dots are "
+            "seeds, diamonds means with intervals over warm starts.",
         ),
         "gates": Exhibit(
             ("gate_runs.csv", "gates.csv"),
@@ -118,7 +120,7 @@ MEASURED: Mapping[str, Mapping[str, Exhibit]] = {
             "turns worth less, by playing on from both; two standard errors decide.",
         ),
         "correlation": Exhibit(
-            ("worth_by_bin.csv",),
+            ("worth_by_bin.csv", "blame_by_turn.csv"),
             _correlation,
             "Correlation of the advantage each method gives a turn with the true one, by turn, "
             "outcome, difficulty and training step; means over seeds.",

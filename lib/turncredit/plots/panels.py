@@ -1,5 +1,6 @@
 """Small multiples: one column per task, lines per seed and their mean, panels without runs."""
 
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +13,8 @@ from matplotlib.lines import Line2D
 from turncredit.plots.style import WIDTH, arm_label, arm_looks, task_label
 
 SEED_LINE = {"linewidth": 0.7, "alpha": 0.4}
+LETTERS = 11
+"""Of a panel's title in an inch, on average."""
 MEAN_LINE = {"linewidth": 1.7, "markersize": 4.5}
 STOP_MARK = {"marker": "X", "markersize": 7, "markeredgecolor": "white", "linestyle": ""}
 
@@ -19,11 +22,15 @@ STOP_MARK = {"marker": "X", "markersize": 7, "markeredgecolor": "white", "linest
 def task_grid(
     tasks: Sequence[str], rows: int = 1, *, height: float = 2.4, sharey: str = "row"
 ) -> tuple[Figure, np.ndarray]:
-    """A figure and its axes (rows, tasks), the tasks' names above the first row."""
+    """A figure and its axes (rows, tasks), the tasks' names above the first row.
+
+    A name that is wider than its column is broken between words.
+    """
     figure = Figure(figsize=(WIDTH, 0.75 + height * rows), layout="constrained")
     axes = figure.subplots(rows, len(tasks), squeeze=False, sharex="col", sharey=sharey)
+    longest = int(LETTERS * (WIDTH - 1) / len(tasks))
     for axis, task in zip(axes[0], tasks, strict=True):
-        axis.set_title(task_label(task), loc="left")
+        axis.set_title(textwrap.fill(task_label(task), longest), loc="left")
     return figure, axes
 
 

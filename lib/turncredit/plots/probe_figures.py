@@ -1,6 +1,7 @@
 """Figures of the surprisal probe: does AEM's coefficient know the relative surprisal?"""
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -9,14 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from turncredit.claims import read_claims
 from turncredit.plots.panels import MEAN_LINE, SEED_LINE, legend, say_no_runs
 from turncredit.plots.style import WIDTH, styled, task_label
 from turncredit.probe.over_seeds import bin_place
 
 RECORDED, FRESH = "#0072B2", "#D55E00"
 WORLD_COLOURS = (RECORDED, FRESH, "#009E73", "#CC79A7")
-PUBLISHED = {"sign_agreement": 0.859, "pearson": 0.63}
-"""AEM, arXiv 2605.00425: 64 states of another policy on other tasks, silent ones unstated."""
 MEASURES = {
     "sign_agreement": "sign agreement (share,\nalpha = 1 counts half)",
     "pearson": "Pearson",
@@ -34,6 +34,17 @@ VARIANCES = {
     "predictable_variance": ("predictable part P", "#2A9D8F"),
     "martingale_variance": ("martingale part M", "#882255"),
 }
+
+
+@cache
+def published() -> dict[str, float]:
+    """What AEM's own probe found, by measure, as claims.yaml has it.
+
+    64 states of another policy on other tasks, silent ones unstated.
+    """
+    measured = [one.test for one in read_claims() if one.test.KIND == "measured"]
+    probes = [test for test in measured if test.rule == "probe"]
+    return {name.removeprefix("probe_"): test.effect for test in probes for name in test.quantity}
 
 
 @styled
@@ -82,9 +93,9 @@ def probe_agreement(table: pd.DataFrame) -> Figure:
             _intervals(axis, chosen[chosen["by"] == by], measure)
     for by, axis in zip(DIVISIONS, axes[-1], strict=True):
         axis.set_xlabel({"step": "training step", "tokens": "tokens of the response"}.get(by, by))
-    published = Line2D([], [], color="#555555", linestyle=":", label="published (64 states)")
+    theirs = Line2D([], [], color="#555555", linestyle=":", label="published (64 states)")
     marks = [_dot(RECORDED, "recorded responses"), _dot(FRESH, "fresh responses")]
-    legend(figure, [*marks, published])
+    legend(figure, [*marks, theirs])
     return figure
 
 
@@ -112,9 +123,9 @@ def probe_worlds(table: pd.DataFrame, runs: pd.DataFrame, *, responses: str = "r
             _worlds(axis, *parts, bins[by], looks, measure)
     for by, axis in zip(DIVISIONS, axes[-1], strict=True):
         axis.set_xlabel({"step": "training step", "tokens": "tokens of the response"}.get(by, by))
-    published = Line2D([], [], color="#555555", linestyle=":", label="published (64 states)")
+    theirs = Line2D([], [], color="#555555", linestyle=":", label="published (64 states)")
     marks = [_dot(colour, task_label(world)) for world, colour in looks.items()]
-    legend(figure, [*marks, published])
+    legend(figure, [*marks, theirs])
     return figure
 
 
@@ -216,7 +227,7 @@ def _ordered(bins: pd.Series) -> list[str]:
 
 def _references(axis: Axes, bins: Sequence[str], measure: str) -> None:
     """What was published, what a coin would get, and the bins' names."""
-    axis.axhline(PUBLISHED[measure], color="#555555", linewidth=0.9, linestyle=":")
+    axis.axhline(published()[measure], color="#555555", linewidth=0.9, linestyle=":")
     axis.axhline(0.5 if measure == "sign_agreement" else 0.0, color="#444444", linewidth=0.8)
     axis.set_xticks(range(len(bins)), bins, rotation=20 if len("".join(bins)) > 18 else 0)
     axis.set_xlim(-0.5, max(len(bins), 1) - 0.5)

@@ -69,7 +69,11 @@ class ActGuide:
         _replace(groups, hard, rollouts, given)
         counts = {
             "hard_groups": len(hard),
-            "rescued_groups": sum(succeeds(groups[number], self.threshold) for number in hard),
+            "rescued_groups": sum(
+                succeeds(groups[number], self.threshold)
+                for number in hard
+                if given[asked.questions[number].id]
+            ),
             "guidance_actions": sum(len(given[asked.questions[number].id]) for number in hard),
             "probe_trajectories": probes,
         }
@@ -209,14 +213,19 @@ def has_failed(group: Sequence[Trajectory], threshold: float) -> bool:
 
 
 def _bill(groups: list[list[Trajectory]], played: Sequence[Trajectory]) -> dict[str, float]:
-    """What was sampled in all, kept or not, and how much of what was kept is guided."""
+    """What was sampled in all, kept or not, and how much of what was kept is guided.
+
+    The message that ends a trajectory is no tool call, whatever it asks for, as in other rollouts.
+    """
     turns = [turn for trajectory in played for turn in trajectory.turns]
     kept = [trajectory for group in groups for trajectory in group]
     return {
         "guided_trajectories": sum(t.behaviour_prompt_ids is not None for t in kept),
         "rollout_trajectories": len(played),
         "rollout_sampled_tokens": sum(len(turn.sampled_ids) for turn in turns),
-        "rollout_tool_calls": sum(turn.action not in NO_CALLS for turn in turns),
+        "rollout_tool_calls": sum(
+            turn.action not in NO_CALLS for t in played for turn in t.turns[:-1]
+        ),
     }
 
 

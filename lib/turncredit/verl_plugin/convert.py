@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from turncredit import paths
+from turncredit.params import read_yaml
 from turncredit.results import RunDirectory, versions, write_table
 from turncredit.storage import atomic_path, read_mapping, sha256_file, write_json
 from turncredit.tripwires import FINISHED
@@ -37,11 +38,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     root = options.results or paths.results("cluster") / "verl"
     try:
         for run in options.runs:
-            print(convert(Place(run), root).path)
+            directory = convert(Place(run), root)
+            print(directory.path)
+            _say_undrawn(directory)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _say_undrawn(directory: RunDirectory) -> None:
+    """Name on stderr what `make figures TIER=cluster` would leave out without a word."""
+    file = paths.params("cluster") / "90_figures.yaml"
+    drawn, task, arm = read_yaml(file), *directory.path.parts[-3:-1]
+    for key, name in (("tasks", task), ("arms", arm)):
+        if name not in drawn[key]:
+            print(f"no figure will show it: {name} is not among `{key}` of {file}", file=sys.stderr)
 
 
 def convert(place: Place, root: Path) -> RunDirectory:

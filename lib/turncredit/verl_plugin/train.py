@@ -1,7 +1,8 @@
 """Start a cluster run: `python -m turncredit.verl_plugin.train MODEL AGENT MACHINE METHOD`.
 
-Everything that can be refused is refused first: versions, names, memory, question files, a
-retrieval server that does not answer.  On several nodes Ray has to run already (docs/scaling.md).
+Everything that can be refused is refused first: versions, packages, names, memory, question files,
+a retrieval server or a judge that does not answer.  On several nodes Ray has to run already
+(docs/scaling.md).
 """
 
 import argparse
@@ -9,12 +10,17 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from turncredit.environments.judges import EndpointJudge
 from turncredit.verl_plugin.check import check_run, verls_own
 from turncredit.verl_plugin.cluster import KINDS, compose, plain, read_run, seeded
 from turncredit.verl_plugin.places import LOG_VARIABLE, Place
 from turncredit.verl_plugin.settings import AgentSettings, read_agent
+from turncredit.verl_plugin.versions import require_modules
+from turncredit.worlds.base import Question
 from turncredit.worlds.question_files import describe, validate
 from turncredit.worlds.question_files.files import read_records
 
@@ -31,8 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = Place(options.runs.resolve() / run.folder)
         config = place.told_to(compose(run))
         values = plain(config)
+        require_modules(values)
         require_questions(values["data"])
         require_retrieval(read_agent(values))
+        require_judge(read_agent(values))
         log = place.begin(run)
     except (ValueError, ImportError) as error:
         print(error, file=sys.stderr)
@@ -101,6 +109,25 @@ def require_retrieval(settings: AgentSettings) -> None:
         raise ValueError(
             f"{client.url}: {answer.outcome} {answer.detail}; start the server first: "
             "python -m turncredit.retrieval serve INDEX --encoder e5:MODEL --faiss-gpu"
+        )
+
+
+def require_judge(settings: AgentSettings) -> None:
+    """ValueError naming a judge's server that gives no verdict, where the environment asks one."""
+    judge = settings.judge
+    if judge.KIND != "endpoint" or settings.environment.KIND != "deep_research":
+        return
+    from dataclasses import replace
+
+    question = Question("", "What is the capital of Chad?", ("N'Djamena",), (), "", "")
+    with TemporaryDirectory() as folder:  # a verdict that was kept earlier would not be asked for
+        asked = EndpointJudge(replace(judge, retries=0), cache=Path(folder))
+        asked.verdict(question, "N'Djamena", ("The capital of Chad is N'Djamena.",), Random(0))
+        asked.close()
+    if not asked.counts["answered"] + asked.counts["junk"]:
+        raise ValueError(
+            f"judge.base_url = {judge.base_url}: {', '.join(asked.counts)}; start the judge first, "
+            f"such as: vllm serve {judge.model} --port 8001"
         )
 
 

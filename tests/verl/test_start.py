@@ -1,0 +1,102 @@
+"""What our command refuses before verl starts, with verl's own configuration and validation.
+
+Runs only where verl is installed: `make test-verl`.
+"""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import tiny_run
+import yaml
+
+pytest.importorskip(
+    "verl.trainer.ppo.core_algos", reason="verl is not installed here; `make test-verl` has it"
+)
+from turncredit.verl_plugin import train
+from turncredit.worlds.question_files.files import read_records
+
+NOBODY = "http://127.0.0.1:1"
+
+
+@pytest.fixture
+def params(tmp_path):
+    """Files of a run whose retrieval server is not there."""
+    return tiny_run.write_params(tmp_path / "params", NOBODY)
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What was given to verl's own entry, which does not run."""
+    calls = []
+    monkeypatch.setattr(train, "_start", lambda *given: calls.append(given))
+    return calls
+
+
+def command(params):
+    names = ["tiny", "search_r1", "cpu", "aem"]
+    return train.main([*names, "--params", str(params), "--runs", str(params / "runs")])
+
+
+def altered(params, kind, name, **changes):
+    """Change keys of `verl` in one of the files; a dotted key is written with two underscores."""
+    file = params / kind / f"{name}.yaml"
+    values = yaml.safe_load(file.read_text())
+    for key, value in changes.items():
+        *nodes, last = key.split("__")
+        node = values["verl"]
+        for one in nodes:
+            node = node.setdefault(one, {})
+        node[last] = value
+    file.write_text(yaml.safe_dump(values))
+
+
+def test_a_sound_run_is_started_with_its_log_in_its_folder(params, started):
+    with tiny_run.retrieval_server() as url:
+        agent = params / "agents" / "search_r1.yaml"
+        agent.write_text(agent.read_text().replace(NOBODY, url))
+        assert command(params) == 0
+    ((config, variables),) = started
+    (place,) = (params / "runs").iterdir()
+    assert config.trainer.default_local_dir == str(place / "checkpoints")
+    assert [Path(path).parent for path in variables.values()] == [place]
+
+
+def lack_answers(params):
+    """Write the training file anew without the gold answers."""
+    records = [record for _, record in read_records(params / "train.parquet")]
+    lines = [json.dumps({k: v for k, v in r.items() if k != "reward_model"}) for r in records]
+    (params / "train.jsonl").write_text("\n".join(lines))
+    altered(params, "agents", "search_r1", data__train_files=str(params / "train.jsonl"))
+
+
+BAD = {
+    "a server that does not answer": (lambda params: None, "start the server first"),
+    "a column that is not there": (lack_answers, "lacks reward_model"),
+    "a file that is not there": (
+        lambda params: altered(params, "agents", "search_r1", data__val_files="gone.parquet"),
+        "gone.parquet is no file",
+    ),
+    "an engine that is not installed": (
+        lambda params: altered(params, "machines", "cpu", actor_rollout_ref__rollout__name="vllm"),
+        "rollout.name = 'vllm' is not installed",
+    ),
+    "a logger that is not installed": (
+        lambda params: altered(params, "machines", "cpu", trainer__logger=["console", "swanlab"]),
+        "pip install swanlab",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_refused_with_the_remedy_before_anything_is_made(
+    what, params, started, capsys
+):
+    assert not any(map(importlib.util.find_spec, ("vllm", "swanlab")))
+    spoil, complaint = BAD[what]
+    spoil(params)
+    assert command(params) == 1
+    assert complaint in capsys.readouterr().err
+    assert not started
+    assert not (params / "runs").exists()
