@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import ray
 import torch
 from cpu_server import Server
+from ray._private import utils
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.rollout import base
@@ -83,7 +84,11 @@ _ray_init = ray.init
 
 
 def start_ray(**kwargs):
-    """Ray without its dashboard, which would take most of two cores while a run starts."""
+    """Ray without its dashboard, which would take most of two cores while a run starts.
+
+    Ray's node gives its agent 15 seconds to start: as that of a minimal installation it can.
+    """
+    utils.get_dashboard_dependency_error = lambda: "not wanted"
     return _ray_init(**kwargs, include_dashboard=False)
 
 

@@ -4,6 +4,10 @@ Ray, TransferQueue, verl's agent-loop workers, FSDP2 on gloo: all are verl's own
 brings a platform and a sampling server.  Runs only where verl is installed: `make test-verl`.
 """
 
+import csv
+import json
+import shutil
+
 import pytest
 import tiny_run
 import torch
@@ -13,8 +17,13 @@ pytest.importorskip(
     "verl.trainer.ppo.core_algos", reason="verl is not installed here; `make test-verl` has it"
 )
 
+from safetensors.torch import load_file
+
+from turncredit import paths
 from turncredit.batching import TurnBatch
 from turncredit.credit import token_advantages
+from turncredit.verl_plugin.convert import convert
+from turncredit.verl_plugin.places import Place
 
 
 @pytest.fixture(scope="module")
@@ -23,18 +32,43 @@ def server():
         yield url
 
 
+RANKS = {"suffix_mask": 1, "aem": 2}
+
+
 @pytest.fixture(scope="module")
-def suffix_mask(tmp_path_factory, server):
-    """The folder of a run of two steps."""
-    folder = tmp_path_factory.mktemp("suffix_mask")
-    tiny_run.write_params(folder, server)
-    tiny_run.train(folder, "suffix_mask")
+def runs(tmp_path_factory, server):
+    """The folders of runs of two steps by method, made side by side."""
+    folders = {method: tmp_path_factory.mktemp(method) for method in RANKS}
+    for method, folder in folders.items():
+        tiny_run.write_params(folder, server, ranks=RANKS[method])
+    tiny_run.finish(*(tiny_run.start(folder, method) for method, folder in folders.items()))
+    return folders
+
+
+@pytest.fixture(scope="module")
+def resumed(runs):
+    """The first folder; `stopped` in it is its run as if killed after a step, gone on with."""
+    folder = runs["suffix_mask"]
+    shutil.copytree(folder / "runs", folder / "stopped")
+    place = place_of(folder, "stopped")
+    shutil.rmtree(place.path / "checkpoints" / "global_step_2")
+    (place.path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")
+    (log,) = place.logs()
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if json.loads(line)["step"] < 2))
+    tiny_run.finish(tiny_run.start(folder, "suffix_mask", runs="stopped"))
     return folder
 
 
-def dumped(folder, step, dumps="dumps"):
+def place_of(folder, runs="runs"):
+    """The only run below a folder."""
+    (path,) = (folder / runs).iterdir()
+    return Place(path)
+
+
+def dumped(folder, step, runs="runs"):
     """What the actor was given at a step, padding rows left out."""
-    rows = torch.load(folder / dumps / f"step_{step}.pt", weights_only=False)
+    rows = torch.load(folder / f"{runs}-dumps" / f"step_{step}.pt", weights_only=False)
     real = [number for number, padding in enumerate(rows["padding"]) if not padding]
     return {name: [values[number] for number in real] for name, values in rows.items()}
 
@@ -76,17 +110,112 @@ def given(rows, batch):
     return values
 
 
+def read_table(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def options_of(folder, method):
     verl = yaml.safe_load((folder / "methods" / f"{method}.yaml").read_text())["verl"]
     return verl["algorithm"]["turncredit"]
 
 
-def test_the_actor_is_given_the_advantages_of_token_advantages(suffix_mask):
-    options = options_of(suffix_mask, "suffix_mask")
-    for step in (1, 2):
-        rows = dumped(suffix_mask, step)
-        batch = batch_of(rows)
-        base, weight = ({k: options[k] for k in (n, f"{n}_options")} for n in ("base", "weight"))
-        expected = token_advantages(batch, **base, **weight)
-        torch.testing.assert_close(given(rows, batch), expected, atol=1e-5, rtol=0)
-        assert expected.abs().sum() > 0
+# credit
+
+
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("method", RANKS)
+def test_the_actor_is_given_the_advantages_of_token_advantages(runs, method, step):
+    options = options_of(runs[method], method)
+    rows = dumped(runs[method], step)
+    batch = batch_of(rows)
+    base, weight = ({k: options[k] for k in (n, f"{n}_options")} for n in ("base", "weight"))
+    expected = token_advantages(batch, **base, **weight)
+    torch.testing.assert_close(given(rows, batch), expected, atol=1e-5, rtol=0)
+    unweighted = token_advantages(batch, **base, weight="none")
+    assert (expected - unweighted).abs().max() > 0.1  # else the weight would not have been seen
+
+
+@pytest.mark.parametrize("method", RANKS)
+def test_the_engine_that_sampled_and_the_one_that_trains_agree(runs, method):
+    rows = dumped(runs[method], 2)  # after an update of the weights, which the servers were sent
+    for old, told, mask in zip(
+        rows["old_log_probs"], rows["rollout_log_probs"], rows["response_mask"], strict=True
+    ):
+        sampled = mask.bool()
+        torch.testing.assert_close(old[sampled], told[sampled], atol=1e-4, rtol=0)
+
+
+# checkpoints
+
+
+def weights_of(place, step):
+    """By name, from the checkpoint that our evaluation opens."""
+    folder = place.path / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface"
+    return load_file(folder / "model.safetensors")
+
+
+def sorted_rows(rows):
+    """Each row's ids, advantages and log-probs, in an order of their own."""
+    found = zip(
+        rows["prompts"], rows["responses"], rows["advantages"], rows["old_log_probs"], strict=True
+    )
+    return sorted(found, key=lambda row: [*row[0].tolist(), *row[1].tolist()])
+
+
+def test_a_run_that_goes_on_trains_on_what_it_would_have_trained_on(resumed):
+    (start,) = dumped_steps(resumed, "stopped")
+    assert start == 2
+    whole, after = (sorted_rows(dumped(resumed, 2, runs)) for runs in ("runs", "stopped"))
+    assert len(whole) == len(after)
+    for expected, row in zip(whole, after, strict=True):
+        assert torch.equal(row[0], expected[0])
+        assert torch.equal(row[1], expected[1])
+        torch.testing.assert_close(row[2], expected[2], atol=1e-5, rtol=0)
+        torch.testing.assert_close(row[3], expected[3], atol=1e-5, rtol=0)
+
+
+def dumped_steps(folder, runs):
+    return sorted(
+        int(file.stem.removeprefix("step_")) for file in (folder / f"{runs}-dumps").iterdir()
+    )
+
+
+def test_a_run_that_goes_on_ends_where_it_would_have_ended(resumed):
+    before = weights_of(place_of(resumed), 1)
+    expected, found = (weights_of(place_of(resumed, runs), 2) for runs in ("runs", "stopped"))
+    moved = max(float((expected[name] - before[name]).abs().max()) for name in expected)
+    assert moved > 1e-4
+    assert found.keys() == expected.keys()
+    for name, weights in found.items():
+        torch.testing.assert_close(weights, expected[name], atol=1e-3 * moved, rtol=0)
+
+
+# results
+
+
+@pytest.mark.parametrize(
+    ("runs", "evaluated"),
+    [("runs", {"0", "2"}), ("stopped", {"0", "1", "2"})],  # verl evaluates at every start
+)
+def test_its_log_becomes_results(resumed, runs, evaluated, tmp_path):
+    directory = convert(place_of(resumed, runs), tmp_path)
+    metrics, manifest = read_table(directory.path / "metrics.csv"), directory.read_manifest()
+    assert [row["step"] for row in metrics] == ["0", "1"]
+    assert (manifest["steps_done"], manifest["evaluated_at"]) == (2, 2)
+    sampled = sum(int(mask.sum()) for mask in dumped(resumed, 2, runs)["response_mask"])
+    assert float(metrics[1]["tokens"]) == sampled
+    assert {row["step"] for row in read_table(directory.path / "eval.csv")} == evaluated
+
+
+def test_a_log_still_has_what_the_recorded_one_has(runs):
+    recorded = paths.PACKAGE.parents[1] / "tests" / "fixtures" / "cluster_run"
+    new, old = (names_of(place) for place in (place_of(runs["aem"]), Place(recorded)))
+    assert len(old) > 100
+    assert not old - new
+
+
+def names_of(place):
+    """What a run logged under any name but those of single turns, which not every run reaches."""
+    lines = [json.loads(line) for log in place.logs() for line in log.read_text().splitlines()]
+    return {name for line in lines for name in line["data"] if "/turn_" not in name}

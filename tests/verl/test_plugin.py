@@ -3,9 +3,11 @@
 Runs only where verl is installed: `make test-verl`.
 """
 
+import doctest
 import importlib
 import logging
 import tomllib
+from pkgutil import iter_modules
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +16,7 @@ import torch
 from batches import current_logprobs, make_batch
 from peers import example
 
-from turncredit import paths
+from turncredit import paths, verl_plugin
 from turncredit.credit import BASES, token_advantages, weigh
 from turncredit.objectives import OBJECTIVES
 
@@ -56,6 +58,12 @@ def test_a_plugin_that_cannot_be_used_says_so_aloud(monkeypatch, caplog):
         importlib.reload(plugin)
     assert "9.9 is installed" in caplog.text
     assert "verl plugin of turncredit cannot be used" in caplog.text
+
+
+@pytest.mark.parametrize("name", [found.name for found in iter_modules(verl_plugin.__path__)])
+def test_the_examples_in_the_plugin_hold(name):
+    module = importlib.import_module(f"turncredit.verl_plugin.{name}")
+    assert doctest.testmod(module).failed == 0
 
 
 # losses

@@ -29,7 +29,7 @@ WORDS = (
 SPECIALS = ("<|im_start|>", "<|im_end|>")
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}{% endfor %}<|im_start|>"
 WIDTH = 32
-TIMEOUT = 400
+TIMEOUT = int(os.environ.get("TURNCREDIT_VERL_TIMEOUT", "400"))
 """Seconds after which a run counts as hung; it takes about 60 on two quiet cores."""
 
 
@@ -70,11 +70,13 @@ def write_model(folder):
 
 
 def write_questions(folder, count):
-    """Training and test files of `count` questions each, in Search-R1's schema."""
+    """Training and test files of `count` questions each, in Search-R1's schema; none is in both."""
     files = {}
     for split in ("train", "test"):
         rows = [
-            QuestionRow("nq", split, n, f"{split}_{n}", f"seat of court {n}?", ("The Hague",))
+            QuestionRow(
+                "nq", split, n, f"{split}_{n}", f"seat of {split} court {n}?", ("The Hague",)
+            )
             for n in range(count)
         ]
         files[split] = str(folder / f"{split}.parquet")
@@ -115,7 +117,7 @@ def write_params(folder, url, *, ranks=1, steps=2, questions=4):
     engine = yaml.safe_load((committed / "engine" / "verl.yaml").read_text())
     (folder / "engine" / "verl.yaml").write_text(yaml.safe_dump(engine))
     for file in (committed / "methods").glob("*.yaml"):
-        (folder / "methods" / file.name).write_text(file.read_text())
+        dump(folder / "methods" / file.name, changed_method(yaml.safe_load(file.read_text())))
     agent = yaml.safe_load((committed / "agents" / "search_r1.yaml").read_text())
     files, model = write_questions(folder, 2 * questions), write_model(folder / "model")
     dump(folder / "agents" / "search_r1.yaml", changed_agent(agent, files, url, steps, questions))
@@ -129,6 +131,14 @@ def write_params(folder, url, *, ranks=1, steps=2, questions=4):
     return folder
 
 
+def changed_method(method):
+    """A method as it is, but for a gate that finds decision turns in a random model too."""
+    credit = method["verl"]["algorithm"]["turncredit"]
+    if credit["weight"] == "suffix_mask":
+        credit["weight_options"] |= {"rule": "margin", "c": 0.05}
+    return method
+
+
 def changed_agent(agent, files, url, steps, questions):
     """Search-R1's agent on small questions: short messages, three turns, groups of four."""
     verl = agent["verl"]
@@ -136,7 +146,8 @@ def changed_agent(agent, files, url, steps, questions):
     verl["data"] |= {"train_batch_size": questions, "max_prompt_length": 1600}
     verl["data"] |= {"max_response_length": 700, "dataloader_num_workers": 0, "val_batch_size": 4}
     verl["data"] |= {"val_max_samples": 4}
-    verl["actor_rollout_ref"]["actor"] |= {"ppo_mini_batch_size": questions // 2}
+    # all rows at once, twice: verl's order of rows, and so a smaller mini-batch, is left to chance
+    verl["actor_rollout_ref"]["actor"] |= {"ppo_mini_batch_size": questions, "ppo_epochs": 2}
     verl["actor_rollout_ref"]["actor"]["optim"] = {"lr": 1.0e-3, "lr_warmup_steps_ratio": 0.0}
     verl["actor_rollout_ref"]["rollout"] |= {"n": 4, "max_model_len": 2300, "max_num_seqs": 16}
     custom = verl["actor_rollout_ref"]["rollout"]["custom"]["turncredit"]
