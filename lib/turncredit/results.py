@@ -282,30 +282,37 @@ def check_comparable(roots: Iterable[Path]) -> None:
     """
     first: dict[tuple, tuple[Path, Any]] = {}
     for path, manifest in _identified(roots):
-        task, seed = path.parts[-4], path.parts[-2]
-        for key, value in (
-            (("code", task), manifest["code_hash"]),
-            ((task, seed), task_values(manifest["params"])),
-        ):
+        for key, value in _shared(path, manifest):
             other, expected = first.setdefault(key, (path, value))
             if value != expected:
-                what = "code" if key[0] == "code" else "task parameters"
-                raise ValueError(f"{path} and {other} come from different {what}; rerun the older")
+                raise ValueError(
+                    f"{path} and {other} come from different {key[0]}; rerun the older"
+                )
 
 
-def of_one_code(roots: Iterable[Path]) -> list[Path]:
-    """The roots without those that hold a run of other code than an earlier root on the same task.
+def comparable(roots: Iterable[Path]) -> list[Path]:
+    """The roots without those that `check_comparable` would refuse beside the earlier ones.
 
-    So a newly made experiment is shown without the older runs that would extend it.
+    So a newly made experiment is shown without runs of older code or task parameters that would
+    extend it.
     """
-    known: dict[str, str] = {}
-    kept = []
+    kept: list[Path] = []
+    known: dict[tuple, Any] = {}
     for root in roots:
-        codes = [(path.parts[-4], manifest["code_hash"]) for path, manifest in _identified([root])]
-        if all(known.get(task, code) == code for task, code in codes):
-            known |= dict(codes)
+        own = [pair for found in _identified([root]) for pair in _shared(*found)]
+        if all(known.get(key, value) == value for key, value in own):
+            known |= dict(own)
             kept.append(root)
     return kept
+
+
+def _shared(path: Path, manifest: Mapping[str, Any]) -> tuple[tuple[tuple, Any], ...]:
+    """What a run has in common with those it may be compared with: of its task, of its seed."""
+    task, seed = path.parts[-4], path.parts[-2]
+    return (
+        (("code", task), manifest["code_hash"]),
+        (("task parameters", task, seed), task_values(manifest["params"])),
+    )
 
 
 def _identified(roots: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -17,7 +17,7 @@ from turncredit.checkpoints import previous_checkpoint, save_checkpoint
 from turncredit.results import (
     RunDirectory,
     check_comparable,
-    of_one_code,
+    comparable,
     read_manifests,
     read_table,
     stored,
@@ -409,16 +409,17 @@ def test_runs_of_other_tasks_may_come_from_other_code(tmp_path):
     check_comparable([tmp_path / "a", tmp_path / "b"])
 
 
-def test_what_older_code_made_of_a_task_is_left_out_beside_newer_runs(tmp_path):
+@pytest.mark.parametrize("older", [{"code": "d"}, {"task": "other"}])
+def test_what_older_code_or_tasks_made_is_left_out_beside_newer_runs(tmp_path, older):
     new, old, same, elsewhere = (tmp_path / name for name in ("new", "old", "same", "elsewhere"))
     manifest_of(new, "x")
-    manifest_of(old, "y", code="d")
+    manifest_of(old, "y", **older)
     manifest_of(same, "z")
-    manifest_of(elsewhere, "x", code="d")
+    manifest_of(elsewhere, "x", **older)
     (elsewhere / "tiny").rename(elsewhere / "another")
-    assert of_one_code([new, old, same, elsewhere]) == [new, same, elsewhere]
-    assert of_one_code([old, new]) == [old]
-    assert of_one_code([tmp_path / "nothing", new]) == [tmp_path / "nothing", new]
+    assert comparable([new, old, same, elsewhere]) == [new, same, elsewhere]
+    assert comparable([old, new]) == [old]
+    assert comparable([tmp_path / "nothing", new]) == [tmp_path / "nothing", new]
 
 
 @pytest.mark.parametrize("contents", [{}, {"params": {}}, {"code_hash": "x"}])
