@@ -58,6 +58,7 @@ class Tab:
                 if found := self.value(script):
                     return found
             time.sleep(0.5)
+        self.picture("late")
         raise AssertionError(f"{what}: not within {seconds:g} s")
 
     def click(self, script: str) -> None:

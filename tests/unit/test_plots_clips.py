@@ -69,6 +69,39 @@ def test_a_slider_for_each_argument_begins_at_its_value():
     assert found["high"].max == 1.0 and not found["high"].continuous_update
 
 
+def test_every_move_draws_another_picture():
+    pytest.importorskip("ipywidgets", reason="sliders need ipywidgets")
+    asked = []
+
+    def noted(low: float, high: float) -> Figure:
+        asked.append((low, high))
+        return draw(low, high)
+
+    widget = sliders(noted, RANGES)
+    before = bytes(widget.children[-1].value)
+    widget.children[0].value = 0.4
+    assert asked == [(0.2, 0.3), (0.4, 0.3)]
+    pictures = [before, bytes(widget.children[-1].value)]
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures)
+    assert pictures[0] != pictures[1]
+
+
+@pytest.mark.slow
+def test_a_notebook_with_sliders_runs_to_its_end_without_a_browser():
+    """nbclient 0.11 waits for ever once a figure is displayed within an output widget."""
+    pytest.importorskip("ipywidgets", reason="sliders need ipywidgets")
+    nbformat = pytest.importorskip("nbformat", reason="comes with the notebooks extra")
+    nbclient = pytest.importorskip("nbclient", reason="comes with the notebooks extra")
+    code = (
+        "from matplotlib.figure import Figure\n"
+        "from turncredit.plots.interactive import sliders\n"
+        "sliders(lambda low: Figure(), {'low': (0.2, 0.0, 0.5, 0.1)})"
+    )
+    document = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    nbclient.NotebookClient(document, timeout=120, kernel_name="python3").execute()
+    assert "widget-view" in str(document.cells[0].outputs)
+
+
 def test_a_value_beside_its_slider_is_refused():
     with pytest.raises(ValueError, match=r"low: 0\.7 does not lie on a slider of 0\.0 to 0\.5"):
         sliders(draw, {"low": (0.7, 0.0, 0.5, 0.1)})
