@@ -1,8 +1,11 @@
 """The package, its environments and its locks agree with each other and with what verl accepts."""
 
 import ast
+import importlib.metadata
 import importlib.util
+import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -258,6 +261,24 @@ def test_extras_hold_what_verl_needs_and_omits():
 
 def test_the_package_alone_brings_torch_and_numpy():
     assert set(requirement_lines(PROJECT["dependencies"])) == {"torch", "numpy"}
+
+
+@pytest.mark.slow
+def test_pip_installs_the_package_beside_what_is_there_and_nothing_else(tmp_path):
+    """An environment with a torch of its own keeps it; no index is asked, nothing is installed."""
+    pytest.importorskip("pip", reason="environments of uv hold none")
+    if Version(importlib.metadata.version("setuptools")) < Version("77"):
+        pytest.skip("the build needs setuptools 77, and here nothing can be fetched")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, tmp_path)
+    shutil.copytree(paths.PACKAGE, tmp_path / "lib" / "turncredit")
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--quiet"]
+    command += ["--no-build-isolation", "--report", str(report), str(tmp_path)]
+    outcome = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr[-2000:]
+    chosen = json.loads(report.read_text(encoding="utf-8"))["install"]
+    assert [entry["metadata"]["name"] for entry in chosen] == ["turncredit"]
 
 
 @pytest.mark.parametrize("extra", ["notebooks", "verl", "gpu"])
