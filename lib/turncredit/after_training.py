@@ -75,7 +75,10 @@ def play_afterwards(
         if not is_finished(job, code):
             raise ValueError(f"run {job.label} is not finished with these parameters and this code")
     wanted = [job for job in jobs_of(experiment) if not _is_fresh(job, settings)]
-    calls = [(job, settings) for job in wanted if _stop_reason(job) != NON_FINITE]
+    lost = [job for job in wanted if _stop_reason(job) == NON_FINITE]
+    for job in lost:  # what an older policy played is not this run's
+        (_directory(job).path / TABLE).unlink(missing_ok=True)
+    calls = [(job, settings) for job in wanted if job not in lost]
     in_parallel(_play, calls, workers or jobs_at_once(experiment), "rollouts afterwards")
     return read_table(experiment.folder, TABLE)
 
@@ -152,8 +155,13 @@ def _play(job: Job, settings: AfterSettings, report: Report) -> None:
 
 
 def _is_fresh(job: Job, settings: AfterSettings) -> bool:
-    path = _directory(job).path / TABLE
-    return path.exists() and set(pd.read_csv(path)["made_of"]) == {_made_of(job, settings)}
+    """Whether a row for each way of playing lies there; what is no table is none."""
+    try:
+        rows = pd.read_csv(_directory(job).path / TABLE)
+    except (FileNotFoundError, ValueError):
+        return False
+    ways = 1 if job.experiment.method(job.arm).rollout == "independent" else 2
+    return list(rows.get("made_of", [])) == [_made_of(job, settings)] * ways
 
 
 def _made_of(job: Job, settings: AfterSettings) -> str:

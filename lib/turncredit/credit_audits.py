@@ -23,9 +23,11 @@ from turncredit.audit.worth import (
 )
 from turncredit.code_version import code_hash
 from turncredit.parallel import Report, in_parallel
+from turncredit.plans import named_methods
 from turncredit.policies.protocol import Policy
 from turncredit.results import write_table
 from turncredit.seeding import derive, python_stream
+from turncredit.storage import exclusive, read_mapping, sha256_file, write_json
 from turncredit.tasks import Task, open_task
 from turncredit.training import Method, StepLog, new_optimiser, train
 from turncredit.warm_starts import warm_started_policy
@@ -34,13 +36,18 @@ METHOD = Method("grpo", {}, "none", {}, "ppo_clip", {})
 """What all these runs are trained with."""
 TABLES = ("worth.csv", "audit_cost.csv", "ledger.csv")
 """What an audit leaves beside the trajectories of its run."""
+_NOTE = "audited.json"
+"""Written last: which of TABLES there are, and their hashes."""
+_PATIENCE = 1.0
+"""Seconds to wait for a run in other hands: those of a process that is just being stopped."""
 
 
 def recordings(settings: LabelAuditSettings) -> list[Recording]:
     """Where the run of each seed is remembered, whether it has been played or not.
 
-    Raises ValueError for more steps than the task trains.
+    Raises ValueError for more steps than the task trains, and for a gate rule that is no method.
     """
+    named_methods(settings.rules)
     task = open_task(settings.tier, settings.task_name)
     training = task.settings.training
     if settings.stages[-1] > training.steps:
@@ -72,17 +79,27 @@ def record_missing(settings: LabelAuditSettings, workers: int) -> list[Recording
 
 
 def is_whole(run: Recording) -> bool:
-    """Whether trajectories and tables of a run are there."""
-    return run.is_finished() and all((run.folder / name).exists() for name in TABLES[:2])
+    """Whether trajectories and tables of a run are there, every file as it was written."""
+    noted = read_mapping(run.folder / _NOTE, "delete it to audit the run anew") or {}
+    if noted.get("hash") != run.hash or not isinstance(noted.get("files"), dict):
+        return False
+    return run.is_finished() and _hashes(run) == noted["files"]
 
 
 def record(settings: LabelAuditSettings, run: Recording, report: Report) -> None:
     """Play one run from its warm start, and keep its trajectories and TABLES.
 
-    A run in which no trajectory failed has no ledger.
+    A run in which no trajectory failed has no ledger.  Raises RuntimeError naming the process that
+    has this run in hand, if another one has.
     """
+    with exclusive(run.folder / ".lock", patience=_PATIENCE):
+        if not is_whole(run):
+            _record(settings, run, report)
+
+
+def _record(settings: LabelAuditSettings, run: Recording, report: Report) -> None:
     steps = settings.stages[-1]
-    for name in TABLES:
+    for name in (_NOTE, *TABLES):
         (run.folder / name).unlink(missing_ok=True)
 
     def told(log: StepLog) -> tuple[int, Any]:
@@ -96,6 +113,13 @@ def record(settings: LabelAuditSettings, run: Recording, report: Report) -> None
     for name, rows in zip(TABLES, tables, strict=True):
         if rows:
             write_table(run.folder / name, rows)
+    write_json(run.folder / _NOTE, {"hash": run.hash, "files": _hashes(run)})
+
+
+def _hashes(run: Recording) -> dict[str, str]:
+    """Of those of TABLES that lie there."""
+    found = [run.folder / name for name in TABLES]
+    return {path.name: sha256_file(path) for path in found if path.exists()}
 
 
 def table(runs: list[Recording], name: str) -> pd.DataFrame:

@@ -93,17 +93,23 @@ def write_log(name: str, logs: Iterable[ActionLog]) -> Path:
 def read_log(name: str) -> dict[str, ActionLog]:
     """The logs of a name by question.
 
-    Raises ValueError naming the file for one that does not exist, and the line too for a broken
-    record or a question that comes twice.
+    Raises ValueError naming the file for one that does not exist, is no text or holds nothing, and
+    the line too for a broken record or a question that comes twice.
     """
     path = log_path(name)
     if not path.is_file():
         raise ValueError(f"{path}: no such action log; write it with turncredit.action_logs")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not an action log ({error})") from error
+    if not text.strip():
+        raise ValueError(f"{path}: the action log holds nothing")
     logs: dict[str, ActionLog] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
         try:
             log = _log(json.loads(line))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: not an action log ({error})") from error
         if log.question_id in logs:
             raise ValueError(f"{path}, line {number}: question {log.question_id} comes twice")

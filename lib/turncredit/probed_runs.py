@@ -102,7 +102,16 @@ def probed_runs(
     folder: Path,
     code: str,
 ) -> list[ProbedRun]:
-    """One run per seed, in `folder`/seed_<n>; runs take the warm starts in turn."""
+    """One run per seed, in `folder`/seed_<n>; runs take the warm starts in turn.
+
+    Raises ValueError without seeds or warm starts, and for a seed that comes twice: it would pass
+    for two.
+    """
+    for name, given in (("seeds", seeds), ("warm_start_seeds", warm_start_seeds)):
+        if not given:
+            raise ValueError(f"{name} is empty")
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds = {list(seeds)} repeats one")
     return [
         ProbedRun(
             task, method, replace(settings, seed=seed), tuple(steps),

@@ -37,6 +37,7 @@ from turncredit.tasks import Task
 from turncredit.training import Method, new_optimiser
 from turncredit.training.collect import Collected, collect
 from turncredit.training.teacher import SKILLS
+from turncredit.tripwires import NON_FINITE
 from turncredit.warm_starts import warm_started_policy
 
 STAGES = ("start", "end")
@@ -55,7 +56,8 @@ class TeacherAuditSettings:
     """Skill texts that teachers read."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "questions", "continuations")
+        require_positive(self, "questions")
+        AuditSettings(self.continuations)  # or refused
         unknown = [skill for skill in self.skills if skill not in SKILLS]
         if unknown or not self.skills:
             named = repr(unknown[0]) if unknown else "none"
@@ -142,7 +144,8 @@ def audit_teachers(
 
     Audited are the policies of `arm`; shown beside each other are GRPO, all arms of the experiment
     whose base is ADRS, and the teachers.  What was audited with the same run, settings and code is
-    read again.  Rows: task, stage (STAGES), seed, block, arm, measure, value.
+    read again.  Rows: task, stage (STAGES), seed, block, arm, measure, value.  A run whose last
+    update was not finite has no policy at the end, and no such rows.
     Raises ValueError naming an arm without runs, a run that is not finished, or an arm whose skill
     is not among `settings.skills`.
     """
@@ -153,7 +156,7 @@ def audit_teachers(
     for job in jobs:
         if not is_finished(job, code):
             raise ValueError(f"run {job.label} is not finished with these parameters and this code")
-    calls = [(job, stage, settings) for job in jobs for stage in STAGES]
+    calls = [(job, stage, settings) for job in jobs for stage in _stages(job)]
     missing = [call for call in calls if not _path(*call).exists()]
     in_parallel(_audit, missing, workers or jobs_at_once(experiment), "audits")
     rows = []
@@ -163,6 +166,12 @@ def audit_teachers(
         found = read_taught(_path(job, stage, settings)).rows(arms)
         rows += [place | row for row in found]
     return rows
+
+
+def _stages(job: Job) -> tuple[str, ...]:
+    """Those of which a run has a policy."""
+    manifest = RunDirectory(job.experiment.folder / job.label).read_manifest() or {}
+    return STAGES[:1] if manifest.get("stop_reason") == NON_FINITE else STAGES
 
 
 def _shaped_arms(
@@ -221,10 +230,12 @@ def write_taught(path: Path, taught: Taught) -> None:
 def read_taught(path: Path) -> Taught:
     """Inverse of `write_taught`; ValueError naming a file that is broken."""
     try:
-        tensors = read_tensors(path)
-    except ValueError as error:
+        return _taught(read_tensors(path))
+    except (ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{path}: {error}; delete it to audit anew") from error
 
+
+def _taught(tensors: Mapping[str, Tensor]) -> Taught:
     def part(prefix: str) -> dict[str, Tensor]:
         return {n.partition(".")[2]: v for n, v in tensors.items() if n.startswith(f"{prefix}.")}
 

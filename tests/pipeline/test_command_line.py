@@ -233,14 +233,20 @@ def test_a_notebook_that_fails_is_a_failed_run(tmp_path, capsys, monkeypatch):
 
     def failing(notebook, **where):
         print("a cell's words")
-        raise notebooks.NotebookFailed(f"{notebook.name} failed in cell [3] with ValueError")
+        lines = ["Cell In[3], line 1", "----> 1 build(audit_at)", "ValueError: audit_at: step 9"]
+        summary = f"{notebook.name} failed in cell [3] with ValueError"
+        raise notebooks.NotebookFailed("\n".join([summary, *lines]))
 
-    monkeypatch.setattr(notebooks, "NotebookFailed", RuntimeError, raising=False)
     monkeypatch.setattr(notebooks, "run_notebook", failing)
     asked = REPOSITORY / "params" / "smoke" / "20_credit_audit.yaml"
     code, answer, err = say(capsys, "audit", "--params", asked, "--results", tmp_path)
     assert (code, answer["status"]) == (1, "failed run")
+    assert answer["message"] == (
+        "20_credit_audit.ipynb failed in cell [3] with ValueError: audit_at: step 9 "
+        f"(parameters: {asked})"
+    )
     assert "a cell's words" in err, "stdout is for the result"
+    assert "----> 1 build(audit_at)" in err
 
 
 @pytest.mark.parametrize("name", ["probe", "audit"])

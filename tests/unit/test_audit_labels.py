@@ -111,6 +111,8 @@ def test_labels_that_do_not_tell_every_turn_are_refused():
         broken = Trajectory("odd", (1,), turns, 0.0, False, "answer", None, -1, labels)
         with pytest.raises(ValueError, match="question odd: 3 turns"):
             labels_of([broken])
+    with pytest.raises(ValueError, match="question q: label 'wrnog'; need right, follows"):
+        labels_of([*GROUP, replace(GROUP[0], turn_labels=(R, "wrnog", R))])
 
 
 def test_label_numbers_leave_padding_out():

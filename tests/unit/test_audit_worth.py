@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -25,6 +26,7 @@ from turncredit.audit.worth import (
     worth_rows,
 )
 from turncredit.plots import ceiling_figures as figures
+from turncredit.storage import exclusive
 
 PLAIN, MASKED = ("grpo", "none"), ("grpo", "drop_failed")
 RUN = {"seed": 3, "block": 1}
@@ -131,6 +133,90 @@ def test_a_run_is_identified_by_what_is_audited_and_may_not_outlast_its_task():
     assert len(hashes) == 3 * len(settings.seeds)
     with pytest.raises(ValueError, match="stages: 999 steps, and the task has 6"):
         credit_audits.recordings(replace(settings, stages=(0, 999)))
+    with pytest.raises(ValueError, match=r"methods\.yaml: no method 'sufix_mask'"):
+        credit_audits.recordings(replace(settings, rules=("sufix_mask",)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"seeds": (0, 0)}, r"seeds = \[0, 0\] repeats one"),
+        ({"seeds": (-1,)}, "seeds: -1 must be at least 0"),
+        ({"warm_start_seeds": (0, -2)}, "warm_start_seeds: -2"),
+        ({"ks": (1, 0)}, "ks: 0 must be at least 1"),
+        ({"ks": (1, 1)}, "ks = .* repeats one"),
+        ({"rules": ("suffix_mask", "suffix_mask")}, "rules = .* repeats one"),
+        ({"audit_at": (0, 9)}, "audit_at: step 9"),
+        ({"audit_continuations": 1}, "continuations = 1"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused_before_anything_is_played(changes, complaint):
+    given = params.read_yaml(paths.params("smoke") / "20_credit_audit.yaml")
+    settings = params.build(LabelAuditSettings, given, "20_credit_audit.yaml")
+    with pytest.raises(ValueError, match=complaint):
+        replace(settings, **changes)
+
+
+@pytest.fixture
+def recorded(tmp_path, monkeypatch, moments):
+    """Settings and the only run of a tiny audit, and how often it was played."""
+    monkeypatch.setenv("TURNCREDIT_RESULTS", str(tmp_path))
+    given = params.read_yaml(paths.params("smoke") / "20_credit_audit.yaml")
+    settings = params.build(LabelAuditSettings, given | {"seeds": [0]}, "20_credit_audit.yaml")
+    played = []
+
+    def play(settings, run, seen):
+        played.append(run.seed)
+        seen.extend(moments)
+        log = SimpleNamespace(step=0, trajectories=moments[0].played.trajectories, metrics={})
+        return iter([log])
+
+    monkeypatch.setattr(credit_audits, "_played", play)
+    (run,) = credit_audits.recordings(settings)
+    return settings, run, played
+
+
+def record(settings, run) -> None:
+    credit_audits.record(settings, run, lambda *shown: None)
+
+
+@pytest.mark.parametrize("stopped", [*credit_audits.TABLES, credit_audits._NOTE])
+def test_a_run_killed_before_its_last_table_is_audited_anew_to_the_same_bytes(
+    recorded, monkeypatch, stopped
+):
+    settings, run, played = recorded
+    record(settings, run)
+    whole = {name: (run.folder / name).read_bytes() for name in credit_audits.TABLES}
+    assert credit_audits.is_whole(run)
+    order = [*credit_audits.TABLES, credit_audits._NOTE]
+    for name in order[order.index(stopped) :]:
+        (run.folder / name).unlink()
+    assert not credit_audits.is_whole(run)
+    record(settings, run)
+    assert credit_audits.is_whole(run) and played == [0, 0]
+    assert {name: (run.folder / name).read_bytes() for name in credit_audits.TABLES} == whole
+    record(settings, run)
+    assert played == [0, 0], "what another process has finished is not played again"
+
+
+@pytest.mark.parametrize("name", credit_audits.TABLES)
+def test_a_damaged_table_is_no_whole_audit(recorded, name):
+    settings, run, _ = recorded
+    record(settings, run)
+    text = (run.folder / name).read_text()
+    (run.folder / name).write_text(text[: len(text) // 2])
+    assert not credit_audits.is_whole(run)
+
+
+def test_two_processes_do_not_record_one_run(recorded, monkeypatch):
+    settings, run, played = recorded
+    monkeypatch.setattr(credit_audits, "_PATIENCE", 0.0)
+    with (
+        exclusive(run.folder / ".lock"),
+        pytest.raises(RuntimeError, match=rf"{run.folder} is in use by process"),
+    ):
+        record(settings, run)
+    assert not played
 
 
 # --- budgets and figures

@@ -99,6 +99,7 @@ def test_a_log_is_read_as_it_was_written_with_equal_bytes(cache):
     ("line", "said"),
     [
         ("{", "not an action log"),
+        pytest.param("[" * 100_000, "not an action log", id="deep"),
         ("[]", "needs question_id and actions, and nothing else"),
         ('{"question_id": "q"}', "needs question_id and actions"),
         ('{"question_id": "q", "actions": [], "x": 1}', "and nothing else"),
@@ -113,6 +114,23 @@ def test_broken_lines_are_named_by_file_and_number(cache, line, said):
     path = write_log("mine", TWO[:1])
     path.write_text(path.read_text(encoding="utf-8") + line + "\n", encoding="utf-8")
     with pytest.raises(ValueError, match=rf"mine\.jsonl, line 2: .*{said}"):
+        read_log("mine")
+
+
+def test_the_last_line_of_a_log_from_elsewhere_counts_without_a_newline(cache):
+    path = write_log("mine", TWO)
+    text = path.read_text(encoding="utf-8").rstrip("\n")
+    path.write_text(text, encoding="utf-8")
+    assert list(read_log("mine")) == ["a", "b"]
+    path.write_text(text[:-5], encoding="utf-8")
+    with pytest.raises(ValueError, match=r"mine\.jsonl, line 2: not an action log"):
+        read_log("mine")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe{}"])
+def test_what_is_no_log_at_all_is_named_and_guides_nobody_in_silence(cache, content):
+    write_log("mine", TWO).write_bytes(content)
+    with pytest.raises(ValueError, match=r"mine\.jsonl: .*action log"):
         read_log("mine")
 
 

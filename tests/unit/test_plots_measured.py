@@ -43,6 +43,22 @@ def test_a_table_that_is_missing_or_without_a_row_has_no_figure(results):
     assert names(results / "nowhere") == []
 
 
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "not a table"),
+        (b"\xff\xfe\x00", "not a table"),
+        (b"a,b\n1,2\n1,2,3\n", "not a table"),
+        (b"a,b\n1,2\n", "cannot be drawn"),
+    ],
+)
+@pytest.mark.parametrize("table", ["agreement.csv", "proxies.csv", "decomposition.csv"])
+def test_a_table_that_is_none_or_lacks_a_column_is_named(results, table, content, complaint):
+    (results / PROBE / table).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{PROBE}/{re.escape(table)}: {complaint}"):
+        names(results)
+
+
 @pytest.mark.parametrize("notebook", MEASURED)
 def test_the_notebook_saves_the_tables_that_are_drawn(notebook):
     cells = json.loads((ROOT / "notebooks" / f"{notebook}.ipynb").read_text())["cells"]

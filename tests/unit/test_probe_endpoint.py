@@ -46,6 +46,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with suppress(BrokenPipeError):
             self.send_response(status)
             self.send_header("Content-Length", str(len(payload)))
+            for header in self.server.headers.items():
+                self.send_header(*header)
             self.end_headers()
             self.wfile.write(payload)
 
@@ -58,9 +60,10 @@ class Server(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, model, change=lambda answer: None, statuses=()):
+    def __init__(self, model, change=lambda answer: None, statuses=(), headers=()):
         super().__init__(("127.0.0.1", 0), Handler)
         self.model, self.change, self.statuses = model, change, list(statuses)
+        self.headers = dict(headers)
         self.requests: list[tuple] = []
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
 
@@ -296,6 +299,73 @@ def test_an_answer_that_is_none_is_refused_with_its_address(serve, change, compl
     with pytest.raises(ValueError, match=f"{server.url}: .*{complaint}"):
         endpoint(server).respond(all_states(played(), step=0)[0].prefix_ids, 3, seed=0)
     assert len(server.requests) == 1, "asking again would not help"
+
+
+def put(name, value):
+    """Puts `value` in the place of one entry: of a choice, or of its log-probs at every token."""
+
+    def change(answer):
+        for choice in answer["choices"]:
+            given = choice["logprobs"]
+            if name in choice:
+                choice[name] = value
+            else:
+                given[name] = [value for _ in given[name]]
+
+    return change
+
+
+def texts_alone(answer):
+    """Leaves ids out, and has no text either."""
+    for choice in answer["choices"]:
+        choice["token_ids"] = None
+        choice["logprobs"]["tokens"] = [None for _ in choice["logprobs"]["tokens"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (texts_alone, "startswith"),
+        (put("token_ids", "7777777"), "token id '7' is no number"),
+        (put("token_ids", [1.5] * 5), "token id 1.5"),
+        (put("token_ids", [-1] * 5), "token id -1"),
+        (put("token_ids", [math.inf] * 5), "token id inf"),
+        (put("token_logprobs", None), "log-prob None"),
+        (put("token_logprobs", "-1.0"), "log-prob '-1.0'"),
+        (put("token_logprobs", False), "log-prob False"),
+        (put("token_logprobs", math.nan), "log-prob nan"),
+        (put("token_logprobs", 0.7), "log-prob 0.7"),
+        (put("top_logprobs", None), "5 tokens with 5 top_logprobs, or with empty ones"),
+        (put("top_logprobs", {}), "5 tokens with 5 top_logprobs, or with empty ones"),
+        (put("top_logprobs", {"a": math.nan}), "log-prob nan"),
+        (put("top_logprobs", {"a": 1e4}), "log-prob 10000.0"),
+        (put("top_logprobs", [-1.0]), "values"),
+        (lambda answer: answer["choices"][0]["logprobs"]["top_logprobs"].pop() and None,
+         "5 tokens with 4 top_logprobs"),
+        (put("logprobs", None), "NoneType"),
+        (lambda answer: {"choices": ["x", "y", "z"]}, "string indices"),
+        (lambda answer: [1], "list indices"),
+        (lambda answer: b"[" * 100_000, "no JSON"),
+    ],
+)  # fmt: skip
+def test_what_is_no_distribution_is_refused_with_its_address(serve, change, complaint):
+    server = serve(change=change)
+    speaker = Endpoint(server.url, "tiny", lambda ids: False, ROOM, TINY.max_tokens, top_logprobs=2)
+    with pytest.raises(ValueError, match=f"{server.url}: .*{complaint}"):
+        speaker.respond([1, 2], 3, seed=0)
+
+
+def test_a_server_may_not_ask_to_be_waited_for_without_end(serve):
+    server = serve(statuses=(429,), headers={"Retry-After": "inf"})
+    assert len(endpoint(server, timeout=5.0).respond([1, 2], 3, seed=0)) == 3
+    slow = serve(statuses=(429,), headers={"Retry-After": "86400"})
+    assert len(endpoint(slow, timeout=0.5).respond([1, 2], 3, seed=0)) == 3
+
+
+def test_an_answer_that_cannot_be_unpacked_is_a_lost_one(serve):
+    server = serve(headers={"Content-Encoding": "gzip"})
+    with pytest.raises(ConnectionError, match=f"{server.url}: DecodingError, after 2 attempts"):
+        endpoint(server, retries=1).respond([1, 2], 3, seed=0)
 
 
 def test_a_busy_server_is_asked_again_and_one_that_refuses_is_not(serve):

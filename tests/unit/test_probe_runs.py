@@ -186,8 +186,10 @@ def test_two_processes_do_not_probe_into_one_folder(tmp_path):
 def test_what_cannot_be_probed_is_named(tmp_path):
     with pytest.raises(ValueError, match="3 trajectories, not 4"):
         list(probe(tmp_path).draw(Speaker(), PLAYED[:3], policy_hash="p"))
-    with pytest.raises(ValueError, match="responses = 0"):
-        replace(SETTINGS, responses=0)
+    for changes in ({"responses": 0}, {"responses": 1}, {"rule": "turn"}, {"states": -3}):
+        ((name, value),) = changes.items()
+        with pytest.raises(ValueError, match=f"{name} = {value!r}"):
+            replace(SETTINGS, **changes)
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match=r"manifest\.json: no JSON mapping"):
         probe(tmp_path).is_finished()

@@ -100,3 +100,18 @@ def test_a_probe_of_other_contents_is_another_one(task, tmp_path):
 def test_steps_that_no_run_takes_are_refused(task, tmp_path, steps):
     with pytest.raises(ValueError, match=r"steps = .* of informative_guess"):
         runs(task, tmp_path, steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"seeds": []}, "seeds is empty"),
+        ({"seeds": [1, 2, 1]}, r"seeds = \[1, 2, 1\] repeats one"),
+        ({"warm_start_seeds": []}, "warm_start_seeds is empty"),
+    ],
+)
+def test_seeds_that_give_no_runs_or_one_of_them_twice_are_refused(
+    task, tmp_path, options, complaint
+):
+    with pytest.raises(ValueError, match=complaint):
+        runs(task, tmp_path, **options)

@@ -20,11 +20,14 @@ from turncredit.audit.teachers import (
     preference,
     shaped_rewards,
 )
+from turncredit.checkpoints import write_tensors
 from turncredit.code_version import code_hash
 from turncredit.credit import BASES
 from turncredit.environments.oracle import FOLLOWS, LABELS, RIGHT, UNJUDGED, WRONG
 from turncredit.plots import teacher_figures
+from turncredit.storage import read_mapping, write_json
 from turncredit.teacher_audits import STAGES, TeacherAuditSettings
+from turncredit.tripwires import NON_FINITE
 
 PUBLISHED = {"eta": 0.02, "level": "completion"}
 REPAIRED = PUBLISHED | {"centre": "batch", "restandardise": False}
@@ -209,9 +212,21 @@ def audits(tmp_path_factory):
             teacher_audits.audit_teachers(planned, "grpo", size, workers=1)
             for size in (settings(), settings(), settings(continuations=3))
         ]
-        files = [path.name for path in planned.folder.glob("tiny/grpo/seed_0/teachers_*")]
+        kept = list(planned.folder.glob("tiny/grpo/seed_0/teachers_*"))
+        files = [path.name for path in kept]
+        manifest = planned.folder / "tiny/grpo/seed_0/manifest.json"
+        write_json(manifest, read_mapping(manifest, "") | {"stop_reason": NON_FINITE})
+        found.append(teacher_audits.audit_teachers(planned, "grpo", settings(continuations=3)))
+        for harm in (lambda p: p.write_bytes(p.read_bytes()[:900]), _without_labels):
+            harm(kept[0])
+            with pytest.raises(ValueError, match=rf"{kept[0].name}: .*delete it to audit anew"):
+                teacher_audits.read_taught(kept[0])
     getattr(tasks.open_task, "cache_clear", lambda: None)()
     return found, played, files
+
+
+def _without_labels(path):
+    write_tensors(path, {"batch.token_ids": torch.zeros(1, 1)})
 
 
 def settings(**changes):
@@ -220,11 +235,15 @@ def settings(**changes):
 
 
 def test_an_audit_is_played_once_for_each_stage_and_settings(audits):
-    (first, again, others), played, files = audits
-    assert played[-3:] == [2, 0, 2]
+    (first, again, others, _), played, files = audits
+    assert played[-4:] == [2, 0, 2, 0]
     assert repr(first) == repr(again) and repr(first) != repr(others)
     stages = sorted(name.partition("-")[0] for name in files)
     assert stages == ["teachers_end", "teachers_start"], "an older audit does not stay"
+
+
+def test_a_run_that_broke_down_has_no_policy_at_the_end(audits):
+    assert {row["stage"] for row in audits[0][3]} == {STAGES[0]}
 
 
 def test_the_rows_hold_every_stage_arm_and_measure(audits):
@@ -244,6 +263,7 @@ def test_the_rows_hold_every_stage_arm_and_measure(audits):
     ("changes", "words"),
     [
         ({"questions": 0}, "questions"),
+        ({"continuations": 1}, "continuations = 1 has no standard error"),
         ({"skills": ()}, "skills names none"),
         ({"skills": ("magic",)}, "skills names 'magic'; there are: facts, moves, plan"),
     ],

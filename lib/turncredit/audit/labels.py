@@ -20,7 +20,7 @@ from turncredit.records import Trajectory
 
 
 def labels_of(trajectories: Iterable[Trajectory]) -> list[tuple[str, ...]]:
-    """The labels of each; ValueError naming the question of one whose turns they do not tell."""
+    """The labels of each, of LABELS; ValueError naming the question of one that has no such."""
     found = []
     for trajectory in trajectories:
         labels = trajectory.turn_labels
@@ -28,6 +28,10 @@ def labels_of(trajectories: Iterable[Trajectory]) -> list[tuple[str, ...]]:
             raise ValueError(
                 f"question {trajectory.question_id}: {len(trajectory.turns)} turns, labels "
                 f"{labels}; take a world that tells wrong turns, and records that keep them"
+            )
+        for unknown in (label for label in labels if label not in LABELS):
+            raise ValueError(
+                f"question {trajectory.question_id}: label {unknown!r}; need {', '.join(LABELS)}"
             )
         found.append(labels)
     return found

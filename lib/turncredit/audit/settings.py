@@ -42,6 +42,12 @@ class LabelAuditSettings:
         for name in ("seeds", "warm_start_seeds", "rules", "ks", "audit_at"):
             if not getattr(self, name):
                 raise ValueError(f"{name} is empty")
+        for name in ("seeds", "rules", "ks"):  # counted twice, one would pass for two
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ValueError(f"{name} = {list(getattr(self, name))} repeats one")
+        for name, least in (("seeds", 0), ("warm_start_seeds", 0), ("ks", 1)):
+            if min(getattr(self, name)) < least:
+                raise ValueError(f"{name}: {min(getattr(self, name))} must be at least {least}")
         ascending = all(a < b for a, b in itertools.pairwise(self.stages))
         if len(self.stages) < 2 or self.stages[0] != 0 or not ascending:
             raise ValueError(f"stages = {list(self.stages)} do not rise from 0")

@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 
 from turncredit import paths
 from turncredit.cli.output import note
-from turncredit.notebook_runner import check_notebook, check_params, load_params, run_notebook
+from turncredit.notebook_runner import (
+    NotebookFailed,
+    check_notebook,
+    check_params,
+    load_params,
+    run_notebook,
+)
 
 
 class Asked(NamedTuple):
@@ -41,15 +47,25 @@ def read(options: Namespace) -> Asked:
 
 
 def work(asked: Asked, options: Namespace) -> dict[str, Any]:
-    """Run the notebook; what its cells print goes to stderr."""
+    """Run the notebook; what its cells print, and a traceback of theirs, goes to stderr."""
     note(f"running {asked.notebook.name}")
-    with contextlib.redirect_stdout(sys.stderr):
-        executed = run_notebook(
-            asked.notebook, params_file=asked.params_file, results=asked.results
-        )
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            executed = run_notebook(
+                asked.notebook, params_file=asked.params_file, results=asked.results
+            )
+    except NotebookFailed as error:
+        print(error, file=sys.stderr)
+        raise RuntimeError(f"{_sentence(error)} (parameters: {asked.params_file})") from error
     folder = asked.results / asked.notebook.stem
     tables = sorted(path.name for path in folder.glob("*.csv"))
     return {"folder": folder, "tables": tables, "executed": executed}
+
+
+def _sentence(error: NotebookFailed) -> str:
+    """Where a notebook failed, and the last line of its traceback, which says why."""
+    where, *traceback = str(error).splitlines()
+    return ": ".join([where, *(line.partition(": ")[2] or line for line in traceback[-1:])])
 
 
 def sentences(result: dict[str, Any]) -> list[str]:

@@ -165,6 +165,8 @@ def measured_exhibits(root: Path) -> Iterator[tuple[str, Figure, str]]:
     """File name, figure and caption of each of MEASURED whose tables lie below `root`.
 
     root: results of a tier.  A table that is there without a row is as good as none.
+    Raises ValueError naming a file that is no table, or the tables of a figure that lack what it
+    shows.
     """
     for notebook, figures in MEASURED.items():
         for name, exhibit in figures.items():
@@ -172,12 +174,26 @@ def measured_exhibits(root: Path) -> Iterator[tuple[str, Figure, str]]:
             if not all(path.exists() for path in paths):
                 continue
             tables = [_read(path) for path in paths]
-            figure = exhibit.draw(*tables) if all(map(len, tables)) else None
+            figure = _drawn(exhibit, paths, tables) if all(map(len, tables)) else None
             if figure is not None:
                 yield f"{notebook}_{name}", figure, exhibit.caption
+
+
+def _drawn(exhibit: Exhibit, paths: list[Path], tables: list[pd.DataFrame]) -> Figure | None:
+    try:
+        return exhibit.draw(*tables)
+    except (LookupError, ValueError, TypeError) as error:
+        named = " and ".join(map(str, paths))
+        raise ValueError(f"{named}: cannot be drawn ({error!r}); {_ADVICE}") from error
 
 
 def _read(path: Path) -> pd.DataFrame:
     """A table of results, bins and stages as text."""
     texts = {"by": str, "bin": str, "stage": str}
-    return pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
+    try:
+        return pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
+    except ValueError as error:  # of pandas, or of text that is none
+        raise ValueError(f"{path}: not a table ({error}); {_ADVICE}") from error
+
+
+_ADVICE = "run its notebook again"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from turncredit.batching import ROUNDING
 from turncredit.environments.judges.chat import retry_after, usable_key
 from turncredit.params import require_positive
 from turncredit.policies.protocol import Message, MessageEnd
@@ -29,6 +30,8 @@ VLLM = {
 """Fields that vLLM adds to OpenAI's: the same for its further cuts, no end of its own, and ids."""
 _MARK = "token_id:"
 """Before the number of a token that stands for its text."""
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+"""What reading an answer of another shape than it should have may raise."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Endpoint:
     key_variable: str = ""
     """Name of the environment variable that holds the API key; '' for no key."""
     timeout: float = 600.0
-    """Seconds without a byte."""
+    """Seconds without a byte, and the longest wait that a busy server may ask for."""
     retries: int = 3
     """Further attempts after status 429 or 5xx or a lost connection."""
     pause: float = 1.0
@@ -128,7 +131,7 @@ class Endpoint:
             choices = sorted(answer["choices"], key=lambda choice: choice["index"])
             tokens = [(_ids(one, self.token_id), one["logprobs"]) for one in choices]
             found = [_message(ids, given, self.top_logprobs, ended, room) for ids, given in tokens]
-        except (KeyError, TypeError, IndexError, ValueError) as error:
+        except _MALFORMED as error:
             reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(f"{self.base_url}: {reason}") from error
         if len(found) != body["n"]:
@@ -143,13 +146,13 @@ class Endpoint:
             if status == 200:
                 try:
                     return json.loads(text)
-                except ValueError:
+                except (ValueError, RecursionError):
                     raise ValueError(f"{self.base_url}: the answer is no JSON") from None
             cause = f"status {status}: {text[:200]}" if status else text
             if status and status != 429 and status < 500:
                 raise ValueError(f"{self.base_url}: {cause}")
             if attempt < self.retries:
-                time.sleep(max(self.pause * 2**attempt, after))
+                time.sleep(max(self.pause * 2**attempt, min(after, self.timeout)))
         raise ConnectionError(f"{self.base_url}: {cause}, after {self.retries + 1} attempts")
 
     def _attempt(self, body: Mapping[str, Any]) -> tuple[int, str, float]:
@@ -164,7 +167,7 @@ class Endpoint:
         try:
             with httpx.Client(timeout=self.timeout, **options) as client:
                 answer = client.post(url, json=dict(body), headers=headers)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             return 0, type(error).__name__, 0.0
         return answer.status_code, answer.text, retry_after(answer.headers.get("Retry-After", ""))
 
@@ -188,10 +191,10 @@ def least_entropy(logprobs: Sequence[float]) -> float:
 def _ids(choice: Mapping[str, Any], token_id: Callable[[str], int] | None) -> list[int]:
     """Ids of the sampled tokens; ValueError where the server gives texts that nobody can number."""
     if choice.get("token_ids") is not None:
-        return [int(token) for token in choice["token_ids"]]
+        return [_id(token) for token in choice["token_ids"]]
     texts = choice["logprobs"]["tokens"]
     if all(text.startswith(_MARK) for text in texts):
-        return [int(text.removeprefix(_MARK)) for text in texts]
+        return [_id(int(text.removeprefix(_MARK))) for text in texts]
     if token_id is None:
         raise ValueError("the tokens are texts without ids; give token_id")
     return [token_id(text) for text in texts]
@@ -201,7 +204,7 @@ def _message(
     ids: Sequence[int], given: Mapping[str, Any], top: int, ended: MessageEnd, room: int
 ) -> Message:
     """A choice up to where it `ended`; ValueError for one that breaks off before."""
-    logprobs = given["token_logprobs"]
+    logprobs = [_logprob(value) for value in given["token_logprobs"]]
     if len(ids) != len(logprobs):
         raise ValueError(f"{len(ids)} tokens with {len(logprobs)} log-probs")
     over = (count for count in range(1, len(ids) + 1) if ended(ids[:count]))
@@ -211,8 +214,28 @@ def _message(
         raise ValueError(f"a response breaks off after {length} of {room} tokens without its end")
     entropies = (math.nan,) * length
     if top:
-        entropies = tuple(least_entropy([*m.values()]) for m in given["top_logprobs"][:length])
+        entropies = _least_entropies(given["top_logprobs"], len(ids))[:length]
     return Message(tuple(ids[:length]), tuple(logprobs[:length]), entropies)
+
+
+def _id(token: Any) -> int:
+    if type(token) is not int or token < 0:
+        raise ValueError(f"token id {token!r} is no number from 0 on")
+    return token
+
+
+def _logprob(value: Any) -> float:
+    """A log-prob, up to rounding; NaN and what is no number are none."""
+    if type(value) not in (int, float) or not value <= ROUNDING:
+        raise ValueError(f"log-prob {value!r} is no number up to 0")
+    return value
+
+
+def _least_entropies(likeliest: Sequence[Mapping[str, Any]], tokens: int) -> tuple[float, ...]:
+    """`least_entropy` at each token of a response."""
+    if len(likeliest) != tokens or not all(likeliest):
+        raise ValueError(f"{tokens} tokens with {len(likeliest)} top_logprobs, or with empty ones")
+    return tuple(least_entropy([_logprob(v) for v in one.values()]) for one in likeliest)
 
 
 def _httpx() -> Any:

@@ -21,7 +21,7 @@ from turncredit.batching import TurnBatch, from_trajectories
 from turncredit.params import require_positive
 from turncredit.probe.measures import ResponseMeasures, measure
 from turncredit.probe.responses import Responder, draw_responses
-from turncredit.probe.states import State, read_states, sample_states, write_states
+from turncredit.probe.states import RULES, State, read_states, sample_states, write_states
 from turncredit.records import Trajectory, Turn, read_trajectories, write_trajectories
 from turncredit.storage import (
     exclusive,
@@ -54,6 +54,10 @@ class ProbeSettings:
 
     def __post_init__(self) -> None:
         require_positive(self, "questions", "group_size", "states", "responses")
+        if self.responses < 2:
+            raise ValueError("responses = 1: the mean surprisal of a state needs 2")
+        if self.rule not in RULES:
+            raise ValueError(f"rule = {self.rule!r}; need one of {', '.join(RULES)}")
 
 
 @dataclass(frozen=True, eq=False)
