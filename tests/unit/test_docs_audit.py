@@ -6,6 +6,7 @@ import pytest
 
 from turncredit import paths
 from turncredit.audit import AuditSettings, continuations_for
+from turncredit.plans import named_methods
 
 TEXT = (paths.PACKAGE.parents[1] / "docs" / "audit.md").read_text(encoding="utf-8")
 
@@ -36,3 +37,10 @@ def test_the_columns_are_those_of_the_table(page):
 def test_numbers_of_the_budget_are_the_code_s():
     assert f"`continuations_for(0.05)` is {continuations_for(0.05)}" in TEXT
     assert f"default of {AuditSettings().continuations}" in TEXT
+
+
+def test_the_continuations_are_those_of_the_arms():
+    methods = named_methods(["true_advantage", "vineppo"]).values()
+    own, peer = (method["base_options"]["continuations"] for method in methods)
+    assert f"the arm `true_advantage` takes {own}." in TEXT
+    assert f"notebook 20 take {own} and {peer} of them" in TEXT
