@@ -37,7 +37,7 @@ RANKS = {"suffix_mask": 1, "aem": 2}
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, server):
-    """The folders of runs of two steps by method, made side by side."""
+    """The folders of runs of two steps by method, under way at the same time."""
     folders = {method: tmp_path_factory.mktemp(method) for method in RANKS}
     for method, folder in folders.items():
         tiny_run.write_params(folder, server, ranks=RANKS[method])
@@ -195,15 +195,15 @@ def test_a_run_that_goes_on_ends_where_it_would_have_ended(resumed):
 
 
 @pytest.mark.parametrize(
-    ("runs", "evaluated"),
+    ("made", "evaluated"),
     [("runs", {"0", "2"}), ("stopped", {"0", "1", "2"})],  # verl evaluates at every start
 )
-def test_its_log_becomes_results(resumed, runs, evaluated, tmp_path):
-    directory = convert(place_of(resumed, runs), tmp_path)
+def test_its_log_becomes_results(resumed, made, evaluated, tmp_path):
+    directory = convert(place_of(resumed, made), tmp_path)
     metrics, manifest = read_table(directory.path / "metrics.csv"), directory.read_manifest()
     assert [row["step"] for row in metrics] == ["0", "1"]
     assert (manifest["steps_done"], manifest["evaluated_at"]) == (2, 2)
-    sampled = sum(int(mask.sum()) for mask in dumped(resumed, 2, runs)["response_mask"])
+    sampled = sum(int(mask.sum()) for mask in dumped(resumed, 2, made)["response_mask"])
     assert float(metrics[1]["tokens"]) == sampled
     assert {row["step"] for row in read_table(directory.path / "eval.csv")} == evaluated
 

@@ -106,10 +106,9 @@ def found(tmp_path_factory):
     rows = gradients["aem"]["rows"]
     update = gradients["following the policy"] | {"mini_batch": 4}
     torch.save({"rows": rows, "gradients": gradients, "update": update}, folder / "jobs.pt")
-    for ranks in (1, 2):
-        variables = tiny_run.environment(modules=MODULES)
-        commands = [["actor_rank", folder, rank, ranks] for rank in range(ranks)]
-        tiny_run.finish(*(tiny_run.start_module(c, folder, variables) for c in commands))
+    variables = tiny_run.environment(modules=MODULES)
+    commands = [["actor_rank", folder, rank, ranks] for ranks in (1, 2) for rank in range(ranks)]
+    tiny_run.finish(*(tiny_run.start_module(c, folder, variables) for c in commands))
     results = {
         (rank, ranks): torch.load(folder / f"found_{rank}_of_{ranks}.pt", weights_only=False)
         for rank, ranks in ((0, 1), (0, 2), (1, 2))

@@ -215,12 +215,29 @@ def environment(dumps=None, modules=("cpu_engine",)):
 
 
 def start(folder, method, *, runs="runs"):
-    """Start `turncredit.verl_plugin.train`, which dumps what it trains on to <runs>-dumps."""
+    """Start `turncredit.verl_plugin.train`, which dumps what it trains on to <runs>-dumps.
+
+    Returns, when its Ray is up, what `start_module` returns.
+    """
     kept = folder / f"{runs}-dumps"
     kept.mkdir(exist_ok=True)
     command = ["turncredit.verl_plugin.train", "tiny", "search_r1", "cpu", method]
     command += ["--params", folder, "--runs", folder / runs]
-    return start_module(command, folder, environment(kept))
+    started = start_module(command, folder, environment(kept))
+    _wait_for_ray(*started)
+    return started
+
+
+def _wait_for_ray(process, output):
+    """Return once its Ray is up, or it has failed.
+
+    Ray's node gives its agent 15 seconds to start, which two at once on a busy machine would miss.
+    """
+    deadline = time.monotonic() + TIMEOUT
+    while process.poll() is None and time.monotonic() < deadline:
+        if b"Started a local Ray instance" in output.read_bytes():
+            return
+        time.sleep(0.2)
 
 
 def start_module(command, folder, variables):
