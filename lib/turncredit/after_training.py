@@ -18,7 +18,7 @@ from turncredit.parallel import Report, in_parallel
 from turncredit.params import require_positive
 from turncredit.plans import Experiment
 from turncredit.policies.protocol import Policy
-from turncredit.results import RunDirectory, read_table, write_table
+from turncredit.results import read_table, write_table
 from turncredit.rollout.protocol import Asked, Drawn
 from turncredit.rollout.strategies import STRATEGIES
 from turncredit.rollout_measures import (
@@ -77,7 +77,7 @@ def play_afterwards(
     wanted = [job for job in jobs_of(experiment) if not _is_fresh(job, settings)]
     lost = [job for job in wanted if _stop_reason(job) == NON_FINITE]
     for job in lost:  # what an older policy played is not this run's
-        (_directory(job).path / TABLE).unlink(missing_ok=True)
+        (job.directory.path / TABLE).unlink(missing_ok=True)
     calls = [(job, settings) for job in wanted if job not in lost]
     in_parallel(_play, calls, workers or jobs_at_once(experiment), "rollouts afterwards")
     return read_table(experiment.folder, TABLE)
@@ -143,7 +143,7 @@ def _asked(task: Task, policy: Policy, questions: int) -> Asked:
 
 def _play(job: Job, settings: AfterSettings, report: Report) -> None:
     """Write TABLE of a run."""
-    task, directory = job.open_task(), _directory(job)
+    task, directory = job.open_task(), job.directory
     policy = task.new_policy(job.warm_start_seed)
     optimiser = new_optimiser(policy, task.settings.training)
     load_checkpoint(directory.checkpoint, policy, optimiser, extra={})
@@ -157,7 +157,7 @@ def _play(job: Job, settings: AfterSettings, report: Report) -> None:
 def _is_fresh(job: Job, settings: AfterSettings) -> bool:
     """Whether a row for each way of playing lies there; what is no table is none."""
     try:
-        rows = pd.read_csv(_directory(job).path / TABLE)
+        rows = pd.read_csv(job.directory.path / TABLE)
     except (FileNotFoundError, ValueError):
         return False
     ways = 1 if job.experiment.method(job.arm).rollout == "independent" else 2
@@ -166,15 +166,11 @@ def _is_fresh(job: Job, settings: AfterSettings) -> bool:
 
 def _made_of(job: Job, settings: AfterSettings) -> str:
     """Of the run's policy and rollout, the settings, and the code that plays and measures."""
-    manifest = _directory(job).read_manifest() or {}
-    policy = manifest.get("files", {}).get(_directory(job).checkpoint.name)
+    manifest = job.directory.read_manifest() or {}
+    policy = manifest.get("files", {}).get(job.directory.checkpoint.name)
     method = job.experiment.method(job.arm).values
     return sha256_json([policy, method, asdict(settings), code_hash("turncredit.after_training")])
 
 
 def _stop_reason(job: Job) -> str | None:
-    return (_directory(job).read_manifest() or {}).get("stop_reason")
-
-
-def _directory(job: Job) -> RunDirectory:
-    return RunDirectory(job.experiment.folder / job.label)
+    return (job.directory.read_manifest() or {}).get("stop_reason")

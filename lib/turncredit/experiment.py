@@ -39,6 +39,11 @@ class Job:
         """task[-variant]/arm/seed_<s>, also the run's folder below the experiment's."""
         return f"{self.varied_task}/{self.arm}/seed_{self.seed}"
 
+    @property
+    def directory(self) -> RunDirectory:
+        """Where this run lies, or will."""
+        return RunDirectory(self.experiment.folder / self.label)
+
     def open_task(self) -> Task:
         """The task of this run, changed as its variant says."""
         return open_task(self.experiment.tier, self.task, self.experiment.changes(self.variant))
@@ -145,7 +150,7 @@ def run(job: Job, code: str, report: Report) -> None:
     Raises RuntimeError naming the process that has this run in hand, if another one has.
     """
     task = job.open_task()
-    directory = RunDirectory(job.experiment.folder / job.label)
+    directory = job.directory
     with exclusive(directory.path / ".lock", patience=_PATIENCE):
         if not is_finished(job, code):
             policy = warm_started_policy(task, job.warm_start_seed, code, lambda step, loss: None)
@@ -184,4 +189,4 @@ def _identity_values(job: Job) -> dict[str, Any]:
 
 def is_finished(job: Job, code: str) -> bool:
     """Whether a whole run of these parameters and this code lies in the job's folder."""
-    return RunDirectory(job.experiment.folder / job.label).is_finished(identity(job, code))
+    return job.directory.is_finished(identity(job, code))

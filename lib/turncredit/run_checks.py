@@ -13,7 +13,7 @@ from turncredit.code_version import code_hash
 from turncredit.estimates import estimate, measure_rates
 from turncredit.experiment import is_finished, jobs_at_once, jobs_of, one_of_each_task
 from turncredit.plans import Experiment
-from turncredit.results import RunDirectory, read_table
+from turncredit.results import read_table
 from turncredit.tasks import TaskSettings
 from turncredit.training import TrainingSettings
 from turncredit.tripwires import FINISHED, NON_FINITE
@@ -57,7 +57,7 @@ def check_runs(experiment: Experiment) -> None:
         if not is_finished(job, code):
             raise ValueError(f"run {job.label} is not finished with these parameters and this code")
         rows = metrics.query("task == @job.varied_task and arm == @job.arm and seed == @job.seed")
-        manifest = RunDirectory(experiment.folder / job.label).read_manifest() or {}
+        manifest = job.directory.read_manifest() or {}
         check_run(rows, job.open_task().settings, job.label, manifest)
     sets = evaluations.groupby("task")["evaluation_set"].nunique()
     for task in sets[sets != 1].index:

@@ -31,7 +31,6 @@ from turncredit.parallel import Report, in_parallel
 from turncredit.params import require_positive
 from turncredit.plans import Experiment
 from turncredit.policies.protocol import Policy
-from turncredit.results import RunDirectory
 from turncredit.storage import sha256_json
 from turncredit.tasks import Task
 from turncredit.training import Method, new_optimiser
@@ -170,7 +169,7 @@ def audit_teachers(
 
 def _stages(job: Job) -> tuple[str, ...]:
     """Those of which a run has a policy."""
-    manifest = RunDirectory(job.experiment.folder / job.label).read_manifest() or {}
+    manifest = job.directory.read_manifest() or {}
     return STAGES[:1] if manifest.get("stop_reason") == NON_FINITE else STAGES
 
 
@@ -197,7 +196,7 @@ def _audit(job: Job, stage: str, settings: TeacherAuditSettings, report: Report)
     policy = warm_started_policy(task, job.warm_start_seed, code_hash(), lambda step, loss: None)
     if stage == STAGES[1]:
         optimiser = new_optimiser(policy, task.settings.training)
-        checkpoint = RunDirectory(job.experiment.folder / job.label).checkpoint
+        checkpoint = job.directory.checkpoint
         load_checkpoint(checkpoint, policy, optimiser, extra={})
     write_taught(path, taught_by(task, policy, settings, seed=job.seed))
     for older in path.parent.glob(f"teachers_{stage}-*.safetensors"):

@@ -3,12 +3,11 @@
 import json
 import socket
 import sys
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
+from answering import json_server
 
 from turncredit.environments.judges import EndpointSettings
 from turncredit.verl_plugin import train, versions
@@ -128,27 +127,9 @@ def test_a_judge_has_to_answer_but_not_to_agree():
 @contextmanager
 def answering(reply):
     """A chat server whose model says `reply`; one that is overloaded for None."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
-            said = {"choices": [{"message": {"role": "assistant", "content": reply}}]}
-            body = json.dumps(said).encode()
-            self.send_response(503 if reply is None else 200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            """Keep quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
+    said = {"choices": [{"message": {"role": "assistant", "content": reply}}]}
+    with json_server(lambda asked: said, status=503 if reply is None else 200) as url:
+        yield f"{url}/v1"
 
 
 @pytest.mark.parametrize(

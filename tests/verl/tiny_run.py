@@ -5,18 +5,16 @@ encoded a message anew would get other ids.  The model is random but for a push 
 """
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import torch
 import yaml
+from answering import json_server
 
 from turncredit import paths
 from turncredit.worlds.question_files.files import write_rows
@@ -84,29 +82,10 @@ def write_questions(folder, count):
     return files
 
 
-@contextlib.contextmanager
 def retrieval_server():
     """The address of a server with Search-R1's `/retrieve` that knows one passage."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            item = {"document": {"id": "0", "contents": '"Court"\nIn The Hague.'}, "score": 1.0}
-            body = json.dumps({"result": [[item] for _ in asked["queries"]]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            """Keep quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
+    item = {"document": {"id": "0", "contents": '"Court"\nIn The Hague.'}, "score": 1.0}
+    return json_server(lambda asked: {"result": [[item] for _ in asked["queries"]]})
 
 
 def write_params(folder, url, *, ranks=1, steps=2, questions=4):

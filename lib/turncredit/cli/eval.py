@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from turncredit.checkpoints import load_newest
-from turncredit.cli.experiments import chosen_jobs, directory_of, open_experiment
+from turncredit.cli.experiments import chosen_jobs, open_experiment
 from turncredit.cli.output import table
 from turncredit.code_version import code_hash
 from turncredit.evaluation import evaluate, evaluation_rows
@@ -31,7 +31,7 @@ def read(options: Namespace) -> Asked:
     for job in jobs:
         if not is_finished(job, code):
             raise ValueError(
-                f"{directory_of(job).path}: no run that is finished with these parameters and "
+                f"{job.directory.path}: no run that is finished with these parameters and "
                 f"this code; `turncredit train --params {options.params}` makes it"
             )
         if options.questions:
@@ -55,7 +55,7 @@ def evaluated(job: Job, code: str, questions: int | None) -> list[dict[str, Any]
     settings = task.settings
     policy = task.new_policy(job.warm_start_seed)
     step, _ = load_newest(
-        directory_of(job).checkpoint,
+        job.directory.checkpoint,
         policy,
         new_optimiser(policy, settings.training),
         extra={},

@@ -6,7 +6,7 @@ from typing import Any
 from turncredit.experiment import Job, experiment_from, jobs_of
 from turncredit.params import read_yaml
 from turncredit.plans import Experiment
-from turncredit.results import RunDirectory, read_table
+from turncredit.results import read_table
 
 OF_THE_NOTEBOOK = ("after", "audit", "following")
 """Keys of an experiment notebook's file that no run reads: what it measures when all are over."""
@@ -34,11 +34,6 @@ def chosen_jobs(experiment: Experiment, label: str | None) -> list[Job]:
     return found
 
 
-def directory_of(job: Job) -> RunDirectory:
-    """Where a run lies."""
-    return RunDirectory(job.experiment.folder / job.label)
-
-
 def run_rows(experiment: Experiment, jobs: list[Job]) -> list[dict[str, Any]]:
     """One row per finished run: how it ended, and the exact match of its final evaluation.
 
@@ -49,7 +44,7 @@ def run_rows(experiment: Experiment, jobs: list[Job]) -> list[dict[str, Any]]:
     scores = whole.set_index(["task", "arm", "seed", "step"])["exact_match"]
     rows = []
     for job in jobs:
-        manifest = directory_of(job).read_manifest() or {}
+        manifest = job.directory.read_manifest() or {}
         key = (job.varied_task, job.arm, job.seed, manifest.get("evaluated_at"))
         facts = {name: manifest.get(name) for name in ("stop_reason", "steps_done", "seconds")}
         rows.append({"run": job.label} | facts | {"exact_match": scores.get(key)})

@@ -4,7 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turncredit.cli.experiments import chosen_jobs, directory_of, open_experiment
+from turncredit.cli.experiments import chosen_jobs, open_experiment
 from turncredit.experiment import Job
 from turncredit.records import Trajectory, read_trajectories
 from turncredit.viewer import trajectory_html, write_page
@@ -24,7 +24,7 @@ class Asked(NamedTuple):
 def read(options: Namespace) -> Asked:
     """The first run, or that of --run, which must have been evaluated."""
     job = chosen_jobs(open_experiment(options.params), options.run)[0]
-    path = directory_of(job).path / "trajectories.jsonl.gz"
+    path = job.directory.path / "trajectories.jsonl.gz"
     if not path.exists():
         train = f"`turncredit train --params {options.params}` plays some"
         raise ValueError(f"{path}: no trajectories are kept here; {train}")

@@ -123,17 +123,21 @@ def _turns(study: Study) -> Figure:
 
 def _decision_alone(study: Study) -> Figure:
     """Runs that were made before their decisions were counted are not drawn."""
-    column = "failed_decision_alone"
-    metrics = study.runs.metrics
-    counted = metrics.reindex(columns=[*metrics, *({column} - {*metrics})]).dropna(subset=[column])
-    weight, (tasks, arms) = study.settings.smoothing, study.grid
-    table = sources.smoothed(counted, column, weight)
-    return curves.decision_alone(table, tasks=tasks, arms=arms, weight=weight)
+    column, metrics = "failed_decision_alone", study.runs.metrics
+    counted = metrics.reindex(columns=list(dict.fromkeys([*metrics, column])))
+    return _curve(study, column, curves.decision_alone, counted.dropna(subset=[column]))
 
 
-def _curve(study: Study, column: str, figure: Callable[..., Figure]) -> Figure:
+def _curve(
+    study: Study,
+    column: str,
+    figure: Callable[..., Figure],
+    metrics: pd.DataFrame | None = None,
+) -> Figure:
+    """A column of the metrics, those of the study if none are given."""
     weight, (tasks, arms) = study.settings.smoothing, study.grid
-    table = sources.smoothed(study.runs.metrics, column, weight)
+    rows = study.runs.metrics if metrics is None else metrics
+    table = sources.smoothed(rows, column, weight)
     return figure(table, tasks=tasks, arms=arms, weight=weight)
 
 
