@@ -101,9 +101,17 @@ Close = Callable[[Row, Tokens], None]
 
 
 def close_turn(row: Row, vocabulary: Tokens) -> None:
-    """Hand the finished message to the environment and queue what it returns."""
+    """Hand the finished message to the environment and queue what it returns.
+
+    What the environment or the vocabulary raises is raised with a note of where that was.
+    """
     row.grounded = row.episode.grounded
-    settle_turn(row, vocabulary, row.episode.step(vocabulary.decode(row.turns[-1].sampled_ids)))
+    try:
+        message = vocabulary.decode(row.turns[-1].sampled_ids)
+        settle_turn(row, vocabulary, row.episode.step(message))
+    except Exception as error:
+        error.add_note(f"at turn {len(row.turns) - 1} of a trajectory of {row.question.id}")
+        raise
 
 
 def settle_turn(row: Row, vocabulary: Tokens, result: Step) -> None:
