@@ -13,7 +13,7 @@ from typing import Any
 from turncredit.environments.alfworld.package import packaged, require_packages
 from turncredit.environments.alfworld.problem import game_file, problem
 from turncredit.environments.alfworld.workers import SCRIPT, Lost, Pool, Worker
-from turncredit.environments.household.rules import NOTHING, Play
+from turncredit.environments.household.rules import HELP, NOTHING, Play
 
 ATTEMPTS = 2
 """Workers that a command is given to, before the game is given up."""
@@ -149,6 +149,8 @@ class EnginePlay:
         """Send a command and do not wait; the ticket for `hear`, None if it was not sent."""
         if self.lost or command not in self._admissible or self._worker is None:
             return None
+        if command == "help":
+            return None
         if self._announced is not None:
             self.leave()
             return None
@@ -164,6 +166,8 @@ class EnginePlay:
             return ""
         if command not in self._admissible:
             return NOTHING
+        if command == "help":
+            return HELP
         answer = None if ticket is None else self._fetched(ticket)
         if answer is None:
             answer = self._try(lambda: self._step(command))
