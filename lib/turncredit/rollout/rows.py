@@ -83,6 +83,8 @@ def begin(
 
     Raises ValueError for a prompt that leaves no room among `max_tokens`.
     """
+    if hasattr(environment, "prepare"):
+        environment.prepare(questions)
     rows = []
     for index, question in enumerate(questions):
         episode = environment.reset(question, python_stream(seed, "environment", step, index))
@@ -98,6 +100,12 @@ def begin(
 
 Close = Callable[[Row, Tokens], None]
 """What an engine calls for a row whose message is over; `close_turn`, or more than that."""
+
+
+def announce_turn(row: Row, vocabulary: Tokens) -> None:
+    """Let an environment that can begin with the finished message, before others are awaited."""
+    if hasattr(row.episode, "announce"):
+        row.episode.announce(vocabulary.decode(row.turns[-1].sampled_ids))
 
 
 def close_turn(row: Row, vocabulary: Tokens) -> None:
