@@ -17,7 +17,7 @@ def test_a_product_counts_alike_whoever_makes_it(worth, monkeypatch):
     monkeypatch.setattr(products, "WORTH_A_CALL", worth)
     states, weight = torch.randn(30, 8, requires_grad=True), torch.randn(5, 8, requires_grad=True)
     with scaling.Products() as seen:
-        products.linear(states, weight).sum().backward()
+        products.linear(states, weight).square().sum().backward()
     counted = sum(n * scaling.flops(*product) for product, n in seen.seen.items())
     assert counted == 3 * 2 * 30 * 8 * 5
     scaling.replay(seen.seen)()
