@@ -5,7 +5,9 @@ The tests of the engine itself need the extra `alfworld` and say so where it is 
 
 import json
 import random
+import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -366,6 +368,68 @@ def test_the_rules_in_python_answer_as_the_engine_does(engine, family, size):
             if own.won:
                 break
         play.leave()
+
+
+@ENGINE
+def test_an_engine_process_that_is_killed_is_replaced_and_the_game_goes_on():
+    games, own = EngineGames(1, deadline=300.0), Play(GAME)
+    play, first = games(GAME), GAME.walkthrough[0]
+    assert play.do(first) == own.do(first)
+    games.pool.workers[0].process.kill()
+    for command in GAME.walkthrough[1:]:
+        assert play.do(command) == own.do(command)
+        same(play, own)
+    assert (games.failures, games.pool.counts["started"], play.won) == ({"died": 1}, 2, True)
+    games.close()
+
+
+@ENGINE
+def test_an_engine_that_hangs_is_killed_and_the_game_is_lost_by_name():
+    games = EngineGames(1, deadline=300.0)
+    play = games(GAME)
+    games.pool.workers[0].process.send_signal(signal.SIGSTOP)
+    games.deadline = 0.5  # too short for a new process too, which first has to import the engine
+    assert (play.do(GAME.walkthrough[0]), play.lost) == ("", "timeout")
+    assert set(games.failures) == {"timeout"}
+    games.close()
+
+
+class Garbled(EngineGames):
+    """Games whose file the engine cannot read, or whose problem makes no sense."""
+
+    wrong = ""
+
+    def text(self, game) -> str:
+        return self.wrong
+
+
+@ENGINE
+@pytest.mark.parametrize("wrong", ["{", "{}", None])
+def test_a_game_that_the_engine_cannot_read_is_lost_by_name(wrong):
+    games = Garbled(1, deadline=300.0)
+    cut = EngineGames.text(games, GAME).replace("(:goal", "(:gaol", 1)
+    games.wrong = cut if wrong is None else wrong
+    play = games(GAME)
+    assert (play.lost, play.first_look(), play.admissible()) == ("error", "", [])
+    assert games.failures == {"error": 2}
+    episode = Household(HouseholdSettings(), play=games).reset(question(), random.Random(0))
+    assert episode.step("<action> look </action>").stop_reason == "error"
+    assert (episode.reward, episode.success) == (None, False)
+    games.close()
+
+
+@ENGINE
+def test_a_worker_that_has_played_many_games_holds_no_more_libraries_than_at_once():
+    games = EngineGames(1, deadline=300.0)
+    for _ in range(6):
+        both = [games(GAME), games(GAME)]
+        for play in both:
+            play.do(GAME.walkthrough[0])
+            play.leave()
+    mapped = Path(f"/proc/{games.pool.workers[0].process.pid}/maps").read_text()
+    libraries = {line.split()[4:6][0] for line in mapped.splitlines() if "libdownward" in line}
+    assert len(libraries) <= 2
+    games.close()
 
 
 @ENGINE

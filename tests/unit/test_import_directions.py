@@ -24,7 +24,7 @@ LEVELS = {
     9: "runs estimates comparisons budgets claims warm_starts verl_plugin action_logs exercises",
     10: "experiment run_checks after_training plan_following probed_runs credit_audits plots "
     "viewer notebook_runner",
-    11: "report teacher_audits",
+    11: "report teacher_audits engine_games",
     12: "cli",
     13: "__main__",
 }

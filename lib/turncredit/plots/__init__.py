@@ -24,6 +24,14 @@ from turncredit.plots.factor_figures import (
     difficulty_bins,
     difficulty_rows,
 )
+from turncredit.plots.family_figures import (
+    AEM_PAIRS,
+    engine_summary,
+    family_rows,
+    family_success,
+    pair_spreads,
+    published_gains,
+)
 from turncredit.plots.gallery import GALLERY, draw, exhibits
 from turncredit.plots.measured import measured_exhibits
 from turncredit.plots.outcomes import (
@@ -61,6 +69,7 @@ from turncredit.plots.turn_figures import (
 )
 
 __all__ = [
+    "AEM_PAIRS",
     "FIGURES",
     "FIRST_K",
     "GALLERY",
@@ -84,11 +93,14 @@ __all__ = [
     "difficulty_rows",
     "draw",
     "early_warnings",
+    "engine_summary",
     "entropies_by_k",
     "entropy_divergence",
     "entropy_k",
     "exhibits",
     "exploration",
+    "family_rows",
+    "family_success",
     "figure_folder",
     "final_evaluations",
     "lambda_sweep",
@@ -98,7 +110,9 @@ __all__ = [
     "open_study",
     "outcome_intervals",
     "outcome_rows",
+    "pair_spreads",
     "plan_studies",
+    "published_gains",
     "rate_rows",
     "reach_rows",
     "read_runs",

@@ -40,6 +40,7 @@ EXHIBITS = {
         "outcomes", "differences", "exploration", "entropy_divergence", "variance_over_seeds",
         "time_breakdown",
     ),
+    "21_aem_alfworld": ("outcomes", "differences", "exploration", "variance_over_seeds"),
     "13_is_clipping": ("clip_fraction", "turns", "outcomes", "clip_grid"),
     "19_adrs": (
         "outcomes", "differences", "at_budget", "teacher_consequences", "teacher_association",

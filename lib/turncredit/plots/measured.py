@@ -9,7 +9,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from turncredit.decisions import CASES
-from turncredit.plots import audit_figures, ceiling_figures, probe_figures, regime_figures
+from turncredit.plots import (
+    audit_figures,
+    ceiling_figures,
+    family_figures,
+    probe_figures,
+    regime_figures,
+)
 from turncredit.probe.decomposition import STEPS
 
 
@@ -130,6 +136,16 @@ MEASURED: Mapping[str, Mapping[str, Exhibit]] = {
             audit_figures.audit_ledger,
             "One failed trajectory under every method, the mean token advantage of each turn; the "
             "first row is what its turns were worth.",
+        ),
+    },
+    "21_aem_alfworld": {
+        "families": Exhibit(
+            ("families.csv",),
+            family_figures.family_success,
+            "Tasks done by family with and without AEM. Above, small policies in generated rooms, "
+            "played by rules in Python that stand in for ALFWorld's engine; below, what AEM's "
+            "source prints for Qwen2.5-1.5B on ALFWorld's own games, with its deviation over three "
+            "seeds. Levels are of two worlds; only directions can be compared.",
         ),
     },
     "22_regime_map": {

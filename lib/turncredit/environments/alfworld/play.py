@@ -16,7 +16,7 @@ from turncredit.environments.alfworld.workers import SCRIPT, Lost, Pool, Worker
 from turncredit.environments.household.rules import HELP, NOTHING, Play
 
 ATTEMPTS = 2
-"""Workers that a command is given to, before the game is given up."""
+"""Workers that a game is replayed in after one gave no answer, before it is given up."""
 
 
 class EngineGames:
