@@ -257,7 +257,7 @@ def heat(
         if not np.isnan(value):
             dark = 0.299 * face[0] + 0.587 * face[1] + 0.114 * face[2] < 0.5
             axis.text(
-                column, row, write(value), ha="center", va="center", fontsize=6.5,
+                column, row, write(value), ha="center", va="center", fontsize=7,
                 color="white" if dark else "black",
             )  # fmt: skip
     if not values.size:
