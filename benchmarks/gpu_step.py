@@ -106,7 +106,9 @@ def settings_of(name: str, folder: Path, device: str, tokens: int) -> HuggingFac
 
 def task_settings() -> tasks.TaskSettings:
     """Those of the task factbook of tier gpu."""
-    return params.build(tasks.TaskSettings, tasks.task_values("gpu", "factbook"), "factbook")
+    values = tasks.task_values("gpu", "factbook")
+    values.pop("tripwires")  # no part of a task's settings
+    return params.build(tasks.TaskSettings, values, "factbook")
 
 
 def prediction(policy: HuggingFaceSettings, rows: int) -> Estimate:

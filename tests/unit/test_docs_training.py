@@ -11,12 +11,14 @@ from play import TRAINING
 from turncredit import params
 from turncredit.policies.huggingface import HuggingFaceSettings
 from turncredit.policies.vllm import VllmSettings
+from turncredit.tasks import task_values
 from turncredit.training import TrainingSettings
 from turncredit.tripwires import TripwireSettings
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
 OFF = {"micro_batch": None, "entropy_bonus": 0.0, "kl": None, "resampling": None, "overlong": None}
+OFF |= {"temperature": 1.0, "top_p": 1.0}
 
 
 def blocks(start: str) -> list[dict]:
@@ -44,3 +46,19 @@ def test_tripwires_and_a_language_model_are_settings():
         assert values.pop("kind") == kind.KIND
         params.build(kind, values, "docs/training.md")
     assert len(BLOCKS) == len(blocks("# in training")) + 3
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p"])
+def test_what_rollouts_are_sampled_with_is_refused_as_the_page_says(name):
+    (shown,) = [block for block in blocks("# in training") if name in block]
+    given = {key: getattr(TRAINING, key) for key in TrainingSettings.__dataclass_fields__}
+    with pytest.raises(ValueError, match=rf"docs/training\.md: {name} = 0\.9"):
+        params.build(TrainingSettings, given | shown | {name: 0.9}, "docs/training.md")
+    assert "All but 1 is refused for either" in TEXT
+
+
+def test_the_page_says_which_tiers_have_tripwires():
+    for tier, has in {"smoke": False, "cpu": False, "gpu": True}.items():
+        values = task_values(tier, "informative_guess")
+        assert ("tripwires" in values) == has, tier
+    assert "The tasks of tier gpu have the section, those of smoke and cpu have not" in TEXT

@@ -240,13 +240,14 @@ def test_every_task_file_loads(path, monkeypatch):
 
 
 def test_every_tier_has_the_same_task_files():
-    """Tier gpu has one more, whose questions and corpus a reader has to bring."""
+    """Tier gpu has more: one whose questions a reader has to bring, and one that vLLM samples."""
     by_tier = {}
     for path in TASK_FILES:
         by_tier.setdefault(path.parts[-3], set()).add(path.name)
     assert by_tier.keys() >= {"smoke", "cpu", "gpu"}
-    assert by_tier["gpu"] - by_tier["cpu"] == {"nq.yaml"}
-    by_tier["gpu"].remove("nq.yaml")
+    further = {"nq.yaml", "tempting_guess_vllm.yaml"}
+    assert by_tier["gpu"] - by_tier["cpu"] == further
+    by_tier["gpu"] -= further
     assert len(set(map(frozenset, by_tier.values()))) == 1, by_tier
 
 
@@ -267,14 +268,15 @@ def test_a_task_of_tier_gpu_is_one_of_a_language_model_that_fits_its_file():
             values = task_values("gpu", path.stem)
             values.pop("tripwires", None)
             task = params.build(TaskSettings, values, str(path))
-            assert (task.policy.KIND, task.policy.device) == ("huggingface", "cuda"), path
+            kind = "vllm" if path.stem.endswith("_vllm") else "huggingface"
+            assert (task.policy.KIND, task.policy.device) == (kind, "cuda"), path
             assert task.wording == task.environment.KIND, f"{path}: a model is told its tools"
             assert task.warm_start.swap_names == 0, path
             named = [task.world.train, task.world.evaluation] if path.stem == "nq" else []
             assert all(name.startswith("data/") for name in named), path
 
 
-@pytest.mark.parametrize("name", ["nq", "factbook", "tempting_guess"])
+@pytest.mark.parametrize("name", ["nq", "factbook", "tempting_guess", "tempting_guess_vllm"])
 def test_what_tier_gpu_lacks_here_is_one_sentence_before_any_work(name, tmp_path, monkeypatch):
     """Question files and a GPU; a model of the hub is not asked for."""
     if torch.cuda.is_available() and name != "nq":
@@ -282,7 +284,8 @@ def test_what_tier_gpu_lacks_here_is_one_sentence_before_any_work(name, tmp_path
     (tmp_path / "params").symlink_to(REPOSITORY / "params")
     monkeypatch.setenv("TURNCREDIT_HOME", str(tmp_path))
     monkeypatch.setattr(model_sources, "_hub", lambda name: pytest.fail(f"asked for {name}"))
-    missing = r"train = 'data/nq/train.parquet': .*no file" if name == "nq" else "policy.device"
+    usual = r"needs vllm: pip install" if name.endswith("_vllm") else "policy.device"
+    missing = r"train = 'data/nq/train.parquet': .*no file" if name == "nq" else usual
     with pytest.raises(ValueError, match=rf"gpu/tasks/{name}\.yaml: .*{missing}") as caught:
         open_task("gpu", name)
     assert "\n" not in str(caught.value)

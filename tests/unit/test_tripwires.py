@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from turncredit import params
 from turncredit.records import Trajectory, Turn
 from turncredit.results import RunDirectory, stored
+from turncredit.tasks import task_values
 from turncredit.tripwires import Stop, Tripwires, TripwireSettings, repeated_turns
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -169,6 +170,40 @@ def committed() -> list[Path]:
         for path in paths
         if path.parts[-4] != "short_search" and not path.parts[-3].startswith("actguide")
     ]
+
+
+TIERS = {
+    tier: sorted((REPOSITORY / "params" / tier / "tasks").glob("*.yaml"))
+    for tier in ("smoke", "cpu", "gpu")
+}
+
+
+@pytest.mark.parametrize("path", TIERS["gpu"], ids=lambda path: path.stem)
+def test_every_task_of_tier_gpu_watches_for_what_can_break_down_there(path):
+    wires = task_values("gpu", path.stem)["tripwires"]
+    settings = params.build(TripwireSettings, wires, f"{path}: tripwires")
+    assert None not in (settings.entropy_low, settings.entropy_high, settings.repetition)
+    off = {name for name, value in wires.items() if value is None}
+    assert off < {"truncated", "zero_variance", "reward_collapse"}
+    assert Tripwires(settings).see(HEALTHY) is None
+
+
+@pytest.mark.parametrize("tier", ["smoke", "cpu"])
+def test_arms_that_are_compared_are_not_stopped(tier):
+    """One that ends early has fewer steps than its neighbour; docs/training.md says so."""
+    assert [path.stem for path in TIERS[tier] if "tripwires" in task_values(tier, path.stem)] == []
+
+
+def test_the_wires_of_tier_gpu_end_no_committed_run_that_had_not_failed():
+    """Those of tier cpu, by the wires of the task's namesake; turns are not compared there."""
+    stopped = []
+    for path in sorted((REPOSITORY / "results" / "cpu").glob("*/*/*/seed_*/metrics.csv")):
+        wires = task_values("gpu", path.parts[-4].split("-")[0])["tripwires"]
+        settings = replace(params.build(TripwireSettings, wires, "gpu"), repetition=None)
+        found = first_stop(settings, RunDirectory(path.parent).read("metrics.csv"))
+        stopped += [(found[1].reason, path.parent)] if found else []
+    assert stopped, "of the committed runs some collapse, and no wire sees any of them"
+    assert [run for _, run in stopped if not failed(run)] == []
 
 
 def failed(run: Path) -> bool:
