@@ -99,16 +99,18 @@ def contents(path: Path) -> dict[str, bytes]:
     return {name: (path / name).read_bytes() for name in FILES}
 
 
-def start_python(home: Path, code: str, arguments: Sequence[str]) -> subprocess.Popen:
-    """A process of its own that runs `code` on the experiment below `home`."""
+def start_python(
+    home: Path, code: str, arguments: Sequence[str], prefix: Sequence[str] = ()
+) -> subprocess.Popen:
+    """A process of its own that runs `code` on the experiment below `home`, started by `prefix`."""
     variables = os.environ | environment(home) | {"OMP_NUM_THREADS": "1"}
     variables |= {"PYTHONPATH": str(REPOSITORY / "lib"), "PYTHONHASHSEED": "random"}
-    command = [sys.executable, "-c", code, *arguments]
+    command = [*prefix, sys.executable, "-c", code, *arguments]
     return subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
 
 
-def drive(home: Path, code: str, arguments: Sequence[str]) -> None:
+def drive(home: Path, code: str, arguments: Sequence[str], prefix: Sequence[str] = ()) -> None:
     """Run `code` to its end; its last words are shown if it fails."""
-    process = start_python(home, code, arguments)
+    process = start_python(home, code, arguments, prefix)
     words = process.communicate(timeout=900)[1]
     assert process.returncode == 0, words[-2000:]
