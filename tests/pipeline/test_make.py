@@ -118,6 +118,22 @@ def test_reproduce_runs_each_notebook_once_and_the_figures_last(checkout):
     assert calls(checkout) == []
 
 
+@pytest.mark.parametrize("tier", ["smoke", "cpu"])
+def test_a_second_reproduce_starts_no_notebook_and_no_python(checkout, tier):
+    """So that it is over as soon as make has looked at the files."""
+    python = checkout / "venv" / "bin" / "python"
+    write(python, f'#!/bin/sh\necho "$@" >> started.log\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    asked = ["reproduce", f"TIER={tier}", "VENV=venv"]
+    assert make(checkout, *asked, own_environment=True).returncode == 0
+    started = checkout / "started.log"
+    assert started.read_text().count("turncredit.notebook_runner") == len([*CORE, *LAST])
+    started.unlink()
+    again = make(checkout, *asked, own_environment=True)
+    assert again.returncode == 0 and f"tier {tier} is complete" in again.stdout
+    assert not started.exists(), started.read_text()
+
+
 def test_reproduce_all_adds_the_rest_and_draws_the_figures_after_it(checkout):
     outcome = make(checkout, "reproduce-all")
     assert outcome.returncode == 0, outcome.stderr
@@ -309,6 +325,21 @@ def test_a_changed_lock_reinstalls(with_fake_python, lock):
     assert len(stamps(with_fake_python)) == 1
 
 
+def test_the_layer_of_a_language_model_lies_upon_the_environment(with_fake_python):
+    fake = f"PYTHON={with_fake_python / 'fake_python'}"
+    assert make(with_fake_python, "env-lm", fake, own_environment=True).returncode == 0
+    lines = call_lines(with_fake_python)
+    assert [line.split()[0] for line in lines] == [*INSTALL, "venv", "install"]
+    assert lines[-1] == "install requirements/lm-lock.txt"
+    assert len(list((with_fake_python / ".venv-lm").glob(".complete-*"))) == 1
+    assert make(with_fake_python, "env-lm", fake, own_environment=True).returncode == 0
+    assert calls(with_fake_python) == []
+    with (with_fake_python / "requirements" / "cpu-lock.txt").open("a") as handle:
+        handle.write("# another\n")
+    assert make(with_fake_python, "env-lm", fake, own_environment=True).returncode == 0
+    assert calls(with_fake_python) == [*INSTALL, "venv", "install"], "a layer upon another one"
+
+
 def test_another_python_is_refused_by_version(checkout):
     other = '#!/bin/sh\ncase "$2" in *print*) echo 3.13 ;; *) exit 1 ;; esac\n'
     write(checkout / "other_python", other)
@@ -370,6 +401,7 @@ def test_a_real_failing_notebook_is_repaired_by_the_next_call(real_checkout):
 FAKE_MAKE = """#!/bin/sh
 echo "$1" >> calls.log
 cat > /dev/null   # stdin must be closed, or this waits for ever
+[ "$1" = test-lm ] && exit $LM_CODE
 [ "$1" = test-verl ] && exit $VERL_CODE
 [ "$1" = smoke ] && exit $SMOKE_CODE
 [ "$1" = docs ] && exit $DOCS_CODE
@@ -396,7 +428,7 @@ def run_ci(checkout, failing, *, browser, picture="site-phone-index-dark"):
     (folder / "make").chmod(0o755)
     (checkout / ".ci").mkdir()
     shutil.copy(REPOSITORY / ".ci" / "run", checkout / ".ci" / "run")
-    names = ("TEST", "VERL", "SMOKE", "DOCS", "CLICKS")
+    names = ("TEST", "LM", "VERL", "SMOKE", "DOCS", "CLICKS")
     codes = {f"{name}_CODE": str(int(name == failing)) for name in names}
     return subprocess.run(
         [shutil.which("bash"), checkout / ".ci" / "run"],
@@ -409,14 +441,15 @@ def run_ci(checkout, failing, *, browser, picture="site-phone-index-dark"):
 
 
 @pytest.mark.parametrize("browser", [False, True])
-@pytest.mark.parametrize("failing", [None, "TEST", "VERL", "SMOKE", "DOCS", "CLICKS"])
+@pytest.mark.parametrize("failing", [None, "TEST", "LM", "VERL", "SMOKE", "DOCS", "CLICKS"])
 def test_ci_fails_when_anything_fails(checkout, failing, browser):
     last, other = ("CLICKS", "DOCS") if browser else ("DOCS", "CLICKS")
     if failing == other:
         pytest.skip("not asked for")
     outcome = run_ci(checkout, failing, browser=browser)
-    order = ["TEST", "VERL", "SMOKE", last]
-    asked = ["test", "test-verl", "smoke", "test-browser" if browser else "docs"]
+    order = ["TEST", "LM", "VERL", None, "SMOKE", last]
+    asked = ["test", "test-lm", "test-verl", "cluster-check", "smoke"]
+    asked += ["test-browser" if browser else "docs"]
     assert calls(checkout) == asked[: order.index(failing) + 1 if failing else None]
     assert (outcome.returncode == 0) == (failing is None), outcome.stderr
     if failing is None:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from further_packages import needs
 
 from turncredit import params, paths
 from turncredit.estimates import Estimate, Rates, estimate, machine, measure_rates
@@ -22,7 +23,7 @@ from turncredit.estimates.sizes import model_sizes, tiny_sizes
 from turncredit.policies import huggingface
 from turncredit.policies.huggingface import HuggingFacePolicy, HuggingFaceSettings, LoraSettings
 from turncredit.policies.tiny import TinyPolicy, TinySettings
-from turncredit.tasks import TaskSettings
+from turncredit.tasks import TaskSettings, task_values
 from turncredit.training import new_optimiser
 from turncredit.training.settings import KlSettings
 
@@ -129,7 +130,7 @@ def test_adapters_are_counted_by_hand(qwen3, without_peft):
 
 
 @needs_transformers
-@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="adapters need peft")
+@needs("peft")
 @pytest.mark.parametrize("targets", [(), ("q_proj", "down_proj")])
 def test_adapters_are_those_that_peft_makes(qwen3, targets):
     adapted = replace(qwen3, lora=replace(LORA, targets=targets))
@@ -401,3 +402,38 @@ def test_the_benchmark_of_a_gpu_step_runs_to_its_end_on_a_toy(monkeypatch, capsy
     monkeypatch.setattr("sys.argv", ["gpu_step.py"])
     benchmark.main()
     assert "no CUDA device" in capsys.readouterr().out
+
+
+@needs_transformers
+def test_the_task_that_vllm_samples_is_its_namesake_and_counts_both_engines(tmp_path, monkeypatch):
+    """Opened as far as a CPU can: shapes of Qwen2.5-1.5B from its configuration, and no vLLM."""
+    shape = {"hidden_size": 1536, "intermediate_size": 8960, "max_position_embeddings": 32768}
+    shape |= {"num_attention_heads": 12, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    config = config_of("Qwen2", layers=28, words=151_936, **shape)
+    config.architectures = ["Qwen2ForCausalLM"]
+    config.save_pretrained(tmp_path)
+    predicted = {}
+    for name in ("tempting_guess", "tempting_guess_vllm"):
+        values = task_values("gpu", name)
+        del values["tripwires"]
+        task = params.build(TaskSettings, values, name)
+        here = replace(task.policy, model=str(tmp_path), device="cpu")
+        predicted[name] = task, replace(task, policy=here)
+    (plain, plain_here), (sampled, sampled_here) = predicted.values()
+    assert replace(sampled, policy=plain.policy, warm_start_task=plain.warm_start_task) == plain
+    with pytest.raises(ValueError, match=r"policy\.kind = 'vllm' needs vllm: pip install"):
+        of_task(sampled_here)
+    found = importlib.util.find_spec
+    stand_in = SimpleNamespace(origin="a file")
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: stand_in if name == "vllm" else found(name)
+    )
+    without, engine = of_task(plain_here), of_task(sampled_here)
+    assert without.parts.engine == 0
+    assert engine.parts.engine == 2 * engine.sizes.parameters + 8 * 2**30
+    assert engine.sizes == without.sizes and 1.5e9 < engine.sizes.parameters < 1.6e9
+    assert engine.peak < 80e9, engine.sentence()
+
+
+def of_task(task: TaskSettings) -> Estimate:
+    return estimate(SimpleNamespace(tier="gpu", name="one", settings=task, vocabulary=()))

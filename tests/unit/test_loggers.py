@@ -1,6 +1,5 @@
 """Optional log writers: what reaches them, what they refuse; the real packages where present."""
 
-import importlib.util
 import math
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from further_packages import needs
 
 from turncredit import loggers
 from turncredit.loggers import known_numbers, log_writers
@@ -173,13 +173,8 @@ def test_importing_the_module_loads_neither_package_nor_torch():
 # the real packages
 
 
-def _need(package: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed; it is optional")
-
-
+@needs("tensorboard")
 def test_real_tensorboard_reads_back_what_was_written(tmp_path):
-    _need("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for first in (0, 2):  # steps 0 to 3, then a run resumed at step 2
@@ -193,15 +188,24 @@ def test_real_tensorboard_reads_back_what_was_written(tmp_path):
     assert read == [(0, 0.0), (1, 1.0), (2, 12.0), (3, 13.0)]
 
 
+LOGGED = """
+import pathlib, sys
+from turncredit.loggers import log_writers
+(writer,) = log_writers(["wandb"], pathlib.Path(sys.argv[1]), {"seed": 0, "method": "grpo"})
+writer.write(0, {"reward": 0.5, "gate": None})
+writer.write(1, {"reward": 0.75})
+writer.close()
+"""
+
+
+@needs("wandb")
 def test_real_wandb_keeps_the_numbers_on_this_machine_when_offline(tmp_path, monkeypatch):
-    _need("wandb")
+    """In a process of its own: wandb writes the last of a run only while its process ends."""
     for name, value in (("MODE", "offline"), ("SILENT", "true"), ("DIR", str(tmp_path))):
         monkeypatch.setenv(f"WANDB_{name}", value)
+    monkeypatch.setenv("PYTHONPATH", str(Path(loggers.__file__).parents[1]))
     run_dir = tmp_path / "task" / "arm" / "seed_0"
-    (writer,) = log_writers(["wandb"], run_dir, CONFIG)
-    writer.write(0, {"reward": 0.5, "gate": None})
-    writer.write(1, {"reward": 0.75})
-    writer.close()
+    subprocess.run([sys.executable, "-c", LOGGED, str(run_dir)], check=True, cwd=tmp_path)
     (record,) = run_dir.glob("wandb/offline-run-*/*.wandb")
     written = record.read_bytes()  # values stand in it as JSON
     assert b"reward" in written and b"0.5" in written and b"0.75" in written

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from further_packages import PACKAGES
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -25,6 +26,7 @@ REPOSITORY = paths.PACKAGE.parents[1]
 REQUIREMENTS = REPOSITORY / "requirements"
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 
 # Asked for by name.
 BRIEF = "jupyterlab papermill torch verl vllm matplotlib seaborn pandas faiss-gpu scipy".split()
@@ -167,7 +169,9 @@ def top_level_imports(path: Path) -> set[str]:
 # ---- the CPU lock --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cpu-lock.txt", "cpu-nodeps.txt", "verl-lock.txt", "docs.txt"])
+@pytest.mark.parametrize(
+    "name", ["cpu-lock.txt", "cpu-nodeps.txt", "lm-lock.txt", "verl-lock.txt", "docs.txt"]
+)
 def test_pins_are_exact_and_name_no_place(name):
     text = (REQUIREMENTS / name).read_text(encoding="utf-8")
     for requirement in read(name).values():
@@ -198,6 +202,39 @@ def test_the_lock_is_what_is_installed():
         pytest.skip("the lock is made for Python 3.11")
     for name, requirement in {**LOCK, **read("cpu-nodeps.txt")}.items():
         assert Version(Version(version(name)).public) == exact(requirement), name
+
+
+# ---- packages upon the lock ----------------------------------------------------------------------
+
+
+def test_packages_upon_the_lock_are_pinned_beside_it_and_repeat_nothing_of_it():
+    further = read("lm-lock.txt")
+    assert {canonicalize_name(name) for name in PACKAGES} <= further.keys()
+    assert further.keys() & LOCK.keys() == set(), "the layer would hide what the lock pins"
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_no_test_skips_itself_for_a_package_that_make_test_lm_would_have(name):
+    """`needs` marks them all, and so `make test-lm` runs them all."""
+    by_itself = rf"""(skipif|find_spec|importorskip)\([^\n]*["']{name}["']"""
+    found = {
+        path.name
+        for path in (REPOSITORY / "tests" / "unit").glob("*.py")
+        if re.search(by_itself, path.read_text(encoding="utf-8"))
+    }
+    assert found == set()
+
+
+def test_make_test_lm_runs_the_files_whose_tests_need_it():
+    (recipe,) = re.findall(r"^test-lm:.*\n((?:\t.*\n)+)", MAKEFILE, flags=re.MULTILINE)
+    assert all(re.search(rf"\b{name}\b", recipe) for name in PACKAGES)
+    assert "-m lm $$(grep -l '^@needs(' tests/unit/*.py)" in recipe
+    used = {
+        path.name
+        for path in (REPOSITORY / "tests" / "unit").glob("*.py")
+        if re.search(r"^@needs\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert used == {"test_estimates.py", "test_loggers.py", "test_policies_huggingface.py"}
 
 
 # ---- verl's rules and the environments -----------------------------------------------------------

