@@ -47,7 +47,7 @@ class Vocabulary:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Words joined by single spaces."""
-        return " ".join(self.entries[index] for index in ids)
+        return " ".join([self.entries[index] for index in ids])
 
     def message_end(self, closing: Sequence[str]) -> MessageEnd:
         """Where a message ends: at any of these tags, each a word; KeyError if one is unknown.
