@@ -73,8 +73,8 @@ DOCS_STAMP := $(DOCS_VENV)/.complete-$(shell { cat $(DOCS_LOCK); pwd; } | sha256
 CORE := 10_grpo_baseline 11_suffix_masking 12_aem 13_is_clipping 15_what_is_missing \
     14_surprisal_probe 00_first_trajectory 01_credit_by_hand 02_entropy_drift \
     03_ratios_and_clipping 04_grpo_from_scratch 05_build_your_own_estimator
-MORE := 16_aepo 17_cleaner 18_actguide 19_adrs 20_credit_audit 22_regime_map 23_full_seeds \
-    25_probe_over_seeds
+MORE := 16_aepo 17_cleaner 18_actguide 19_adrs 20_credit_audit 21_aem_alfworld 22_regime_map \
+    23_full_seeds 25_probe_over_seeds
 FIGURES := 90_figures
 REPORT := 99_report
 

@@ -126,6 +126,24 @@ def choose(episode, stream):
     return say(stream.choice(["open 0", "open 1", "open 2", "wait", "wait", "burn", "leave"]))
 
 
+def test_what_was_made_is_closed_once_and_a_close_that_fails_is_counted():
+    class Stubborn(Doors):
+        def close(self):
+            super().close()
+            raise OSError("still in use")
+
+    environment = GymEnvironment(lambda question: Stubborn())
+    Doors.closed = 0
+    episode = environment.reset(QUESTION, random.Random(0))
+    snapshot = episode.snapshot()
+    assert episode.step(say("leave")).stop_reason == "ended"
+    assert (Doors.closed, environment.failures) == (1, {"close_OSError": 1})
+    episode.restore(snapshot)
+    assert Doors.closed == 1  # what is taken up again is another one
+    assert episode.step(say("leave")).stop_reason == "ended"
+    assert Doors.closed == 2
+
+
 def test_it_conforms_snapshots_included():
     findings = check(Subject(doors(invalid_penalty=0.1), [QUESTION], say=choose), messages=1500)
     assert findings.faults == []

@@ -5,7 +5,9 @@ The tests of the engine itself need the extra `alfworld` and say so where it is 
 
 import json
 import random
+import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +17,12 @@ from turncredit.environments.alfworld.package import missing_packages, require_m
 from turncredit.environments.alfworld.problem import entity, problem
 from turncredit.environments.alfworld.workers import Lost, Pool
 from turncredit.environments.household import Play
+from turncredit.rollout import roll_out
 from turncredit.tasks import open_task
+from turncredit.warm_start import warm_start
 from turncredit.worlds import Question
 from turncredit.worlds.household import FAMILIES, game_of
-from turncredit.worlds.household.games import draw, plans
+from turncredit.worlds.household.games import SIZES, draw, plans
 from turncredit.worlds.household.kinds import LAMP, kind_of
 
 GAME = game_of("pick_and_place_simple/book/drawer/301/small/00000007")
@@ -137,6 +141,58 @@ def test_a_copy_goes_on_by_itself_as_the_original_would(open_games):
     assert (twin.first_look(), twin.commands) == ("A room.", ("wait", "wait"))
     play.leave()
     assert play.do("wait") == "step 4"
+
+
+def test_what_is_announced_is_done_once_and_side_by_side(open_games):
+    games = open_games(2)
+    games.prepare([GAME] * 4)
+    assert [len(worker.playing) for worker in games.pool.workers] == [2, 2]
+    plays = [games(GAME) for _ in range(4)]
+    assert games.pool.next_number() == 4  # none was loaded a second time
+    assert [play.first_look() for play in plays] == ["A room."] * 4
+    for play in plays:
+        play.announce("wait")
+    assert [play.do("wait") for play in plays] == ["step 1"] * 4
+    assert [play.do("win") for play in plays] == ["step 2"] * 4
+    assert games.failures == {}
+
+
+def test_another_command_than_the_one_announced_is_done_instead(open_games):
+    games = open_games()
+    play = games(GAME)
+    play.do("wait")
+    for before, then in (("wait", "win"), ("win", "wait"), ("wait", "dance")):
+        play.announce(before)
+        twin = play.copy()
+        assert twin.do(then) == play.do(then)
+        assert play.won == twin.won == (then == "win")
+    assert play.commands == ("wait", "win", "wait")
+    play.announce("wait")
+    assert games.do_all([play], ["win"]) == ["step 4"]
+    play.announce("no such command")
+    assert play.do("wait") == "step 5"
+    assert games.failures == {}
+
+
+def test_a_worker_that_dies_of_what_is_announced_is_replaced(open_games):
+    games = open_games(deadline=1.0)
+    games.prepare([GAME, GAME])
+    games.pool.workers[0].process.kill()
+    bad, good = games(GAME), games(GAME)
+    bad.announce("die")
+    good.announce("wait")
+    assert (bad.do("die"), bad.lost) == ("", "died")
+    assert (good.do("wait"), good.lost) == ("step 1", "")
+    games.prepare([GAME])
+    games.prepare([])  # the first is given up
+    assert games(GAME).do("wait") == "step 1"
+
+
+def test_long_answers_that_nobody_reads_stop_no_one(open_games):
+    games = open_games()
+    play = games(GAME)
+    tickets = [play._worker.send("step", play._number, "wait" + " " * 4000) for _ in range(3000)]
+    assert play._worker.fetch(tickets[-1], 30.0)[0] == "step 3000"
 
 
 def test_workers_are_recycled_and_games_spread_over_them(open_games):
@@ -286,23 +342,94 @@ def same(engine_play, own: Play) -> None:
     assert not engine_play.lost
 
 
+def any_command(own: Play, stream: random.Random) -> str:
+    """One that is admissible, of all kinds alike, or now and then one that is not."""
+    verbs = {command.partition(" ")[0] for command in own.admissible()}
+    verb = stream.choice([*sorted(verbs), "dance"])
+    fitting = [c for c in own.admissible() if c.partition(" ")[0] == verb]
+    return stream.choice(fitting) if fitting else verb
+
+
 @ENGINE
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_rules_in_python_answer_as_the_engine_does(engine, family):
-    stream = random.Random(family)
-    size = stream.choice(("small", "medium", "large", "real"))
-    game = draw(family, stream.choice(plans(family, held_out=False, size=size)), size, stream)
-    play, own = engine(game), Play(game)
-    assert play.first_look() == own.first_look()
-    same(play, own)
-    for command in [None] * 12 + list(game.walkthrough):
-        command = command or stream.choice(own.admissible())
-        if command in own.admissible() and command != "help":
-            assert play.do(command) == own.do(command)
+def test_the_rules_in_python_answer_as_the_engine_does(engine, family, size):
+    stream = random.Random(f"{family} {size}")
+    for held_out in (False, True):
+        plan = stream.choice(plans(family, held_out=held_out, size=size))
+        game = draw(family, plan, size, stream)
+        play, own = engine(game), Play(game)
+        assert play.first_look() == own.first_look()
+        same(play, own)
+        for command in ["look", "help", "inventory"] + [None] * 25 + list(game.walkthrough):
+            command = command or any_command(own, stream)
+            assert play.do(command) == own.do(command), command
             same(play, own)
-        if own.won:
-            break
-    play.leave()
+            if own.won:
+                break
+        play.leave()
+
+
+@ENGINE
+def test_an_engine_process_that_is_killed_is_replaced_and_the_game_goes_on():
+    games, own = EngineGames(1, deadline=300.0), Play(GAME)
+    play, first = games(GAME), GAME.walkthrough[0]
+    assert play.do(first) == own.do(first)
+    games.pool.workers[0].process.kill()
+    for command in GAME.walkthrough[1:]:
+        assert play.do(command) == own.do(command)
+        same(play, own)
+    assert (games.failures, games.pool.counts["started"], play.won) == ({"died": 1}, 2, True)
+    games.close()
+
+
+@ENGINE
+def test_an_engine_that_hangs_is_killed_and_the_game_is_lost_by_name():
+    games = EngineGames(1, deadline=300.0)
+    play = games(GAME)
+    games.pool.workers[0].process.send_signal(signal.SIGSTOP)
+    games.deadline = 0.5  # too short for a new process too, which first has to import the engine
+    assert (play.do(GAME.walkthrough[0]), play.lost) == ("", "timeout")
+    assert set(games.failures) == {"timeout"}
+    games.close()
+
+
+class Garbled(EngineGames):
+    """Games whose file the engine cannot read, or whose problem makes no sense."""
+
+    wrong = ""
+
+    def text(self, game) -> str:
+        return self.wrong
+
+
+@ENGINE
+@pytest.mark.parametrize("wrong", ["{", "{}", None])
+def test_a_game_that_the_engine_cannot_read_is_lost_by_name(wrong):
+    games = Garbled(1, deadline=300.0)
+    cut = EngineGames.text(games, GAME).replace("(:goal", "(:gaol", 1)
+    games.wrong = cut if wrong is None else wrong
+    play = games(GAME)
+    assert (play.lost, play.first_look(), play.admissible()) == ("error", "", [])
+    assert games.failures == {"error": 2}
+    episode = Household(HouseholdSettings(), play=games).reset(question(), random.Random(0))
+    assert episode.step("<action> look </action>").stop_reason == "error"
+    assert (episode.reward, episode.success) == (None, False)
+    games.close()
+
+
+@ENGINE
+def test_a_worker_that_has_played_many_games_holds_no_more_libraries_than_at_once():
+    games = EngineGames(1, deadline=300.0)
+    for _ in range(6):
+        both = [games(GAME), games(GAME)]
+        for play in both:
+            play.do(GAME.walkthrough[0])
+            play.leave()
+    mapped = Path(f"/proc/{games.pool.workers[0].process.pid}/maps").read_text()
+    libraries = {line.split()[4:6][0] for line in mapped.splitlines() if "libdownward" in line}
+    assert len(libraries) <= 2
+    games.close()
 
 
 @ENGINE
@@ -345,3 +472,28 @@ def test_an_episode_by_the_engine_is_won_and_can_be_taken_up_again(engine):
     again = by_engine.reset(question(), random.Random(0))
     again.restore(snapshot)
     assert [again.step(f"<action> {command} </action>") for command in GAME.walkthrough] == heard
+
+
+@ENGINE
+def test_a_policy_plays_with_the_engine_as_by_the_rules():
+    by_rules = open_task("smoke", "household")
+    by_engine = open_task("smoke", "household", {"environment": {"engine": "alfworld"}})
+    policy = by_rules.new_policy(0)
+    imitate(policy, by_rules)
+    questions = by_rules.world.evaluation_questions(8)
+    played = [
+        roll_out(policy, task.vocabulary, task.environment, questions, seed=0, step=0,
+                 max_turn_tokens=10)
+        for task in (by_rules, by_engine)
+    ]  # fmt: skip
+    assert played[0] == played[1]
+    assert any(turn.action == "action" for t in played[0] for turn in t.turns)
+    assert len(by_engine.environment.play.pool.workers) == 2
+    by_engine.environment.play.close()
+
+
+def imitate(policy, task) -> None:
+    """A warm start just long enough that commands are written."""
+    settings = replace(task.settings.warm_start, steps=60)
+    parts = (policy, task.vocabulary, task.world.names, task.demonstrations(0), settings)
+    warm_start(*parts, seed=0, report=lambda step, loss: None)

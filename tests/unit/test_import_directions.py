@@ -11,7 +11,8 @@ import turncredit
 
 PACKAGE = Path(turncredit.__file__).parent
 LEVELS = {
-    0: "paths params seeding storage parallel coroutines option_ranges row_checks run_ledger",
+    0: "paths params seeding storage announcements parallel coroutines option_ranges row_checks "
+    "run_ledger",
     1: "records answers checkpoints spans logprobs methods batch_contract stats task_checks",
     2: "retrieval worlds",
     3: "environments table_demonstrations household_demonstrations",
@@ -23,7 +24,7 @@ LEVELS = {
     9: "runs estimates comparisons budgets claims warm_starts verl_plugin action_logs exercises",
     10: "experiment run_checks after_training plan_following probed_runs credit_audits plots "
     "viewer notebook_runner",
-    11: "report teacher_audits",
+    11: "report teacher_audits engine_games",
     12: "cli",
     13: "__main__",
 }

@@ -19,9 +19,9 @@ NOTEBOOKS = paths.repository() / "notebooks"
 def experiments(tier: str) -> dict[str, Experiment]:
     """Every experiment of a tier by its notebook."""
     found = {}
-    for path in sorted(paths.params(tier).glob("1*.yaml")):
+    for path in sorted([*paths.params(tier).glob("1*.yaml"), *paths.params(tier).glob("21*.yaml")]):
         values = params.read_yaml(path)
-        for key in ("after", "audit", "following"):  # what is played beside the runs
+        for key in ("after", "audit", "following", "engine"):  # what is played beside the runs
             values.pop(key, None)
         if "axes" in values:
             variants = grid_variants(values.pop("axes"))
@@ -102,4 +102,4 @@ def test_every_task_and_variant_speaks_the_language_of_its_warm_start(tier):
 
 
 def test_the_gallery_knows_the_notebooks():
-    assert {*plots.gallery.EXHIBITS} <= {path.stem for path in NOTEBOOKS.glob("1*.ipynb")}
+    assert {*plots.gallery.EXHIBITS} <= {path.stem for path in NOTEBOOKS.glob("[12]*.ipynb")}

@@ -9,6 +9,7 @@ import pytest
 import torch
 from play import (
     ACTIONS,
+    SMALL,
     TINY,
     CoinEnvironment,
     ScriptedPolicy,
@@ -30,6 +31,8 @@ from turncredit.evaluation import (
     question_rows,
 )
 from turncredit.rollout import roll_out
+from turncredit.rollout.protocol import Asked
+from turncredit.rollout.strategies import STRATEGIES
 
 WORDS = vocabulary()
 CLOSING = {WORDS.id(f"</{name}>") for name in ACTIONS}
@@ -399,3 +402,19 @@ def test_question_rows_hold_bins_and_outcomes_and_say_what_is_missing():
     assert (unknown["hops"], unknown["grounded"]) == ("unknown", None)
     assert (unknown["reward"], unknown["success"]) == (1.0, True)
     assert (unknown["turns"], unknown["stop_reason"]) == (1, "answer")
+
+
+@pytest.mark.parametrize("strategy", ["independent", "arpo", "cleaner"])
+def test_an_environment_that_raises_is_an_error_that_says_where(strategy):
+    class Fragile(CoinEnvironment):
+        def reset(self, question, stream):
+            episode = super().reset(question, stream)
+            if question.id == asked[2].id:
+                episode.step = lambda message: {}["nothing"]
+            return episode
+
+    asked = questions(3)
+    setting = Asked(policy(), WORDS, Fragile(SMALL.words, 0.03), asked, 2, 0, 0, 5)
+    with pytest.raises(KeyError, match="nothing") as caught:
+        STRATEGIES[strategy]().draw(setting)
+    assert caught.value.__notes__ == [f"at turn 0 of a trajectory of {asked[2].id}"]

@@ -8,7 +8,7 @@ from turncredit.params import read_yaml
 from turncredit.plans import Experiment
 from turncredit.results import read_table
 
-OF_THE_NOTEBOOK = ("after", "audit", "following")
+OF_THE_NOTEBOOK = ("after", "audit", "following", "engine")
 """Keys of an experiment notebook's file that no run reads: what it measures when all are over."""
 
 

@@ -38,6 +38,9 @@ class Episode(Protocol):
     `restore(snapshot, stream)` whatever has not shown yet is drawn from `stream` instead; a
     snapshot taken before the first message and restored so is `reset(question, stream)`.
 
+    An episode whose environment acts in other processes may have `announce(message)`: begin with
+    the message that `step` is given next, and do not wait for it.
+
     An episode whose steps may have an `error` has `take_back()`: called after such a step, it makes
     the step undone, so that another message can be given in its place.
     """

@@ -24,7 +24,15 @@ from turncredit.plots.factor_figures import (
     difficulty_bins,
     difficulty_rows,
 )
-from turncredit.plots.gallery import GALLERY, draw, exhibits
+from turncredit.plots.family_figures import (
+    AEM_PAIRS,
+    engine_summary,
+    family_rows,
+    family_success,
+    pair_spreads,
+    published_gains,
+)
+from turncredit.plots.gallery import GALLERY, draw, exhibits, matched
 from turncredit.plots.measured import measured_exhibits
 from turncredit.plots.outcomes import (
     difference_rows,
@@ -61,6 +69,7 @@ from turncredit.plots.turn_figures import (
 )
 
 __all__ = [
+    "AEM_PAIRS",
     "FIGURES",
     "FIRST_K",
     "GALLERY",
@@ -84,21 +93,27 @@ __all__ = [
     "difficulty_rows",
     "draw",
     "early_warnings",
+    "engine_summary",
     "entropies_by_k",
     "entropy_divergence",
     "entropy_k",
     "exhibits",
     "exploration",
+    "family_rows",
+    "family_success",
     "figure_folder",
     "final_evaluations",
     "lambda_sweep",
     "map_rows",
+    "matched",
     "measure_rows",
     "measured_exhibits",
     "open_study",
     "outcome_intervals",
     "outcome_rows",
+    "pair_spreads",
     "plan_studies",
+    "published_gains",
     "rate_rows",
     "reach_rows",
     "read_runs",

@@ -9,7 +9,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from turncredit.decisions import CASES
-from turncredit.plots import audit_figures, ceiling_figures, probe_figures, regime_figures
+from turncredit.plots import (
+    audit_figures,
+    ceiling_figures,
+    family_figures,
+    probe_figures,
+    regime_figures,
+)
 from turncredit.probe.decomposition import STEPS
 
 
@@ -132,15 +138,36 @@ MEASURED: Mapping[str, Mapping[str, Exhibit]] = {
             "first row is what its turns were worth.",
         ),
     },
+    "21_aem_alfworld": {
+        "families": Exhibit(
+            ("families.csv",),
+            family_figures.family_success,
+            "Tasks done by family with and without AEM. Above, small policies in generated rooms, "
+            "played by rules in Python that stand in for ALFWorld's engine; below, what AEM's "
+            "source prints for Qwen2.5-1.5B on ALFWorld's own games, with its deviation over three "
+            "seeds. Levels are of two worlds; only directions can be compared.",
+        ),
+    },
     "22_regime_map": {
         name: Exhibit(("map.csv",), partial(_regimes, arm=arm, measure=measure, label=label,
-                                            gain=measure == "gain"), text)
+                                            gain=measure.startswith("gain")), text)
         for name, (arm, measure, label, text) in {
+            "shifted": ("grpo", "shifted", "runs whose opening shifts (share)",
+                        "Share of the baseline's runs that stop beginning with a search, over the "
+                        "regimes; the shift is dated by the rule of the other figures."),
             "collapsed": ("grpo", "collapsed", "collapsed runs (share)",
                           "Share of the baseline's runs that end without evidence in the context, "
                           "over the regimes."),
             "exact_match": ("grpo", "exact_match", "final exact match (share)",
                             "Final exact match of the baseline over the regimes."),
+            "suffix_mask_collapsed": ("suffix_mask", "gain_collapsed", "collapsed runs, difference",
+                                      "Difference of suffix masking to the baseline in the share "
+                                      "of collapsed runs, paired by seed; below 0 fewer collapse; "
+                                      "hatched where the interval holds zero."),
+            "aem_collapsed": ("aem", "gain_collapsed", "collapsed runs, difference",
+                              "Difference of AEM to the baseline in the share of collapsed runs, "
+                              "paired by seed; below 0 fewer collapse; hatched where the interval "
+                              "holds zero."),
             "suffix_mask": ("suffix_mask", "gain", "gain of suffix masking",
                             "Difference of suffix masking to the baseline in final exact match, "
                             "paired by seed; hatched where the interval holds zero."),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from turncredit.policies.products import addmm, mm
 from turncredit.policies.tiny_blocks import Block, rotate
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Decoder:
         """Queries [rows, heads, d] of hidden [rows, width]; keys and values gain a token."""
         shape, now = hidden.shape, self.length
         normed = torch.layer_norm(hidden, shape[1:], *layer.attention_norm)
-        parts = torch.mm(normed, layer.query_key_value).view(shape[0], -1, keys.shape[1])
+        parts = mm(normed, layer.query_key_value).view(shape[0], -1, keys.shape[1])
         turned = rotate(parts[:, :-1], self.policy.rotations[now])
         keys[:, :, now] = turned[:, -1]
         values[:, now] = parts[:, -1]
@@ -97,6 +98,6 @@ def _answer(layer: _Layer, hidden: Tensor, queries: Tensor, keys: Tensor, values
     """The block's output [n, width], from what queries [n, heads, d] find in n rows' caches."""
     shares = torch.bmm(queries, keys).softmax(-1)
     gathered = torch.bmm(shares, values).view(hidden.shape)
-    hidden = torch.addmm(hidden, gathered, layer.output)
+    hidden = addmm(hidden, gathered, layer.output)
     normed = torch.layer_norm(hidden, hidden.shape[1:], *layer.mlp_norm)
-    return torch.addmm(hidden, torch.mm(normed, layer.up).relu_(), layer.down)
+    return addmm(hidden, mm(normed, layer.up).relu_(), layer.down)

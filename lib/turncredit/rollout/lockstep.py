@@ -13,7 +13,15 @@ from turncredit.environments.actions import closing_tags
 from turncredit.environments.protocol import Environment
 from turncredit.policies.protocol import Decoder, Policy, Tokens
 from turncredit.records import Trajectory
-from turncredit.rollout.rows import REWOUND, Close, Row, begin, close_turn, trajectory_of
+from turncredit.rollout.rows import (
+    REWOUND,
+    Close,
+    Row,
+    announce_turn,
+    begin,
+    close_turn,
+    trajectory_of,
+)
 from turncredit.seeding import torch_stream
 from turncredit.worlds.base import Question
 
@@ -92,13 +100,22 @@ def play(
 
 def _closing(
     vocabulary: Tokens, environment: Environment, close: Close, max_turn_tokens: int
-) -> Callable[[Row], None]:
-    """What closes the turn that a row is writing if it is over."""
+) -> Callable[[Sequence[Row]], None]:
+    """What closes the turns that rows are writing, where they are over.
+
+    All are announced first, so that an environment of several processes acts on them side by side.
+    """
     ended = vocabulary.message_end(closing_tags(environment.actions))
 
-    def over(row: Row) -> None:
+    def is_over(row: Row) -> bool:
         said = row.turns[-1].sampled_ids
-        if len(said) >= max_turn_tokens or ended(said):
+        return len(said) >= max_turn_tokens or ended(said)
+
+    def over(rows: Sequence[Row]) -> None:
+        finished = [row for row in rows if is_over(row)]
+        for row in finished:
+            announce_turn(row, vocabulary)
+        for row in finished:
             close(row, vocabulary)
 
     return over
@@ -109,13 +126,13 @@ def _play(
     rows: Sequence[Row],
     uniforms: Tensor,
     temperature: float,
-    over: Callable[[Row], None],
+    over: Callable[[Sequence[Row]], None],
     record: list[Tensor],
 ) -> None:
     """Let rows go on, each from its context, until they stop or fill the policy's `max_tokens`.
 
-    `over(row)` is called whenever a row has sampled a token, and closes its turn if that was the
-    last.  Log-probs and entropies are added to `record`, [2, n] for each position.
+    `over(rows)` is called with those that have sampled a token, and closes the turn of each for
+    which it was the last.  Log-probs and entropies are added to `record`, [2, n] for each position.
     """
     if not temperature > 0:
         raise ValueError(f"temperature = {temperature} must be above 0")
@@ -197,7 +214,7 @@ def _say(
     rows: Sequence[Row],
     token_ids: Sequence[int],
     mark: int,
-    over: Callable[[Row], None],
+    over: Callable[[Sequence[Row]], None],
 ) -> None:
     """Add a sampled token to each row, and close the turns that are `over`.
 
@@ -208,7 +225,7 @@ def _say(
         turn.sampled_ids.append(token)
         turn.marks.append(place)
         row.next_id = token
-        over(row)
+    over(rows)
 
 
 def _still_alive(alive: list[Row], decoder: Decoder) -> list[Row]:

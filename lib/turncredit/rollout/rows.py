@@ -83,6 +83,8 @@ def begin(
 
     Raises ValueError for a prompt that leaves no room among `max_tokens`.
     """
+    if hasattr(environment, "prepare"):
+        environment.prepare(questions)
     rows = []
     for index, question in enumerate(questions):
         episode = environment.reset(question, python_stream(seed, "environment", step, index))
@@ -100,10 +102,24 @@ Close = Callable[[Row, Tokens], None]
 """What an engine calls for a row whose message is over; `close_turn`, or more than that."""
 
 
+def announce_turn(row: Row, vocabulary: Tokens) -> None:
+    """Let an environment that can begin with the finished message, before others are awaited."""
+    if hasattr(row.episode, "announce"):
+        row.episode.announce(vocabulary.decode(row.turns[-1].sampled_ids))
+
+
 def close_turn(row: Row, vocabulary: Tokens) -> None:
-    """Hand the finished message to the environment and queue what it returns."""
+    """Hand the finished message to the environment and queue what it returns.
+
+    What the environment or the vocabulary raises is raised with a note of where that was.
+    """
     row.grounded = row.episode.grounded
-    settle_turn(row, vocabulary, row.episode.step(vocabulary.decode(row.turns[-1].sampled_ids)))
+    try:
+        message = vocabulary.decode(row.turns[-1].sampled_ids)
+        settle_turn(row, vocabulary, row.episode.step(message))
+    except Exception as error:
+        error.add_note(f"at turn {len(row.turns) - 1} of a trajectory of {row.question.id}")
+        raise
 
 
 def settle_turn(row: Row, vocabulary: Tokens, result: Step) -> None:

@@ -146,9 +146,13 @@ class GymEpisode:
         self.environment.counts[f"{method}_{type(error).__name__}"] += 1
 
     def _close(self) -> None:
-        close = getattr(self._inner, "close", None)
+        """Once for each environment that was made; one that cannot be closed is counted."""
+        close, self._inner = getattr(self._inner, "close", None), None
         if close is not None:
-            close()
+            try:
+                close()
+            except Exception as error:
+                self.environment.counts[f"close_{type(error).__name__}"] += 1
 
     def snapshot(self) -> dict[str, Any]:
         """Seed, texts so far and counts; see `Episode`."""

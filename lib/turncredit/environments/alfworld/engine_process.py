@@ -6,6 +6,7 @@ through the connection whose descriptor is its only argument with (ticket, "ok",
 (ticket, "error", text); only `drop` has no answer.
 """
 
+import copy
 import functools
 import importlib.util
 import os
@@ -31,9 +32,11 @@ class Engine:
         import fast_downward
         import textworld
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-        from textworld.envs.pddl import PddlEnv
+        from textworld.envs.pddl import PddlEnv, textgen
 
         _translate_once(fast_downward)
+        _parse_once(textgen)
+        self.libraries = _kept_libraries(fast_downward)
         infos = textworld.EnvInfos(won=True, admissible_commands=True)  # never a plan: minutes
         self.open = lambda: AlfredDemangler(PddlEnv(infos), shuffle=False)
 
@@ -57,6 +60,7 @@ class Engine:
         game = self.games.pop(number, None)
         if game is not None:
             game.close()
+            self.libraries.append(game.unwrapped.downward_lib)
 
     def memory(self) -> float:
         """Resident memory of this process in megabytes."""
@@ -80,6 +84,37 @@ def _translate_once(fast_downward: Any) -> None:
         return cached(domain, problem)
 
     fast_downward.pddl2sas = once
+
+
+def _kept_libraries(fast_downward: Any) -> list[Any]:
+    """Libraries that no game needs any more, from which the next one is served.
+
+    The engine loads a copy of its C++ library for each game and never lets go of it; every copy
+    takes memory and makes the next one slower to load.
+    """
+    free: list[Any] = []
+    load = fast_downward.load_lib
+    fast_downward.load_lib = lambda: free.pop() if free else load()
+    return free
+
+
+def _parse_once(textgen: Any) -> None:
+    """The engine parses a template of its grammar whenever it uses it, thousands of times a step.
+
+    And it copies all that is known of every thing in a sentence, though nothing changes it: here
+    only the dictionaries are copied.  What it writes is the same.
+    """
+    parse = functools.lru_cache(maxsize=1024)(textgen._parse_and_convert)
+    # Symbols get a context when they are used: the parsed ones are kept as they are.
+    textgen._parse_and_convert = lambda *args, **options: copy.deepcopy(parse(*args, **options))
+    rule = textgen.Rule
+    rule.parse_conjunctive_query = functools.lru_cache(maxsize=1024)(rule.parse_conjunctive_query)
+
+    def copy_context(context: dict[str, Any]) -> dict[str, Any]:
+        copied = {name: dict(context[name]) for name in ("variables", "mapping")}
+        return {**context, **copied}
+
+    textgen.copy_context = copy_context
 
 
 def _stub_jericho() -> None:

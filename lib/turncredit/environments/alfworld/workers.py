@@ -10,7 +10,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-SCRIPT = Path(__file__).with_name("engine_process.py")
+from turncredit.environments.alfworld import engine_process
+
+SCRIPT = Path(engine_process.__file__)
+"""Run in processes of its own; imported so that it counts as code that a run depends on."""
 
 
 class Lost(Exception):
@@ -42,11 +45,16 @@ class Worker:
         weakref.finalize(self, _end, self.process, ours)
 
     def send(self, name: str, *arguments: Any) -> int:
-        """Ask for something; the ticket of the answer.  `Lost` if nobody is there."""
+        """Ask for something; the ticket of the answer.  `Lost` if nobody is there.
+
+        Answers that have come are read first: two sides that only write would wait for each other.
+        """
         ticket = next(self._tickets)
         try:
+            while self.connection.poll():
+                self._read()
             self.connection.send((ticket, name, arguments))
-        except OSError as error:
+        except (EOFError, OSError) as error:
             raise self._lost("died", str(error)) from error
         return ticket
 
@@ -59,14 +67,17 @@ class Worker:
             while ticket not in self._answers:
                 if not self.connection.poll(deadline):
                     raise self._lost("timeout", f"no answer in {deadline} s")
-                found, *answer = self.connection.recv()
-                self._answers[found] = tuple(answer)
+                self._read()
         except (EOFError, OSError) as error:
             raise self._lost("died", f"exit status {self.process.poll()}") from error
         kind, result = self._answers.pop(ticket)
         if kind == "error":
             raise Lost("error", result)
         return result
+
+    def _read(self) -> None:
+        ticket, *answer = self.connection.recv()
+        self._answers[ticket] = tuple(answer)
 
     def close(self) -> None:
         """End the process."""

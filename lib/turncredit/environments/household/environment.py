@@ -1,7 +1,7 @@
 """Chores as episodes: one command a message, 10 for a task that is done, 0 otherwise."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -73,6 +73,11 @@ class Household:
         said = " ".join((terse(" ".join(COMMANDS)), terse(NOTHING), SAID, *WORDS))
         return tuple(dict.fromkeys([*self.wording.words(), *words(said), "<think>", "</think>"]))
 
+    def prepare(self, questions: Sequence[Question]) -> None:
+        """Let an engine in processes of its own begin with the games of these questions."""
+        if hasattr(self.play, "prepare"):
+            self.play.prepare([self.game(question.id) for question in questions])
+
     def reset(self, question: Question, stream: random.Random) -> "HouseholdEpisode":
         """Start an episode; nothing in it is by chance.  ValueError for an id without a game."""
         return HouseholdEpisode(self, question, stream)
@@ -108,11 +113,22 @@ class HouseholdEpisode:
         settings = self.environment.settings
         return settings.won_reward * self.success - settings.invalid_penalty * self._invalid
 
+    def announce(self, message: str) -> None:
+        """Let an engine in a process of its own begin with what `step` is given next."""
+        if hasattr(self.play, "announce"):
+            action, command = self._parsed(message)
+            if action != "invalid":
+                self.play.announce(command)
+
+    def _parsed(self, message: str) -> tuple[str, str]:
+        """Action and command of a message."""
+        environment = self.environment
+        return parse_action(message, environment.actions, protocol=environment.wording.protocol)
+
     def step(self, message: str) -> Step:
         """Act on one message."""
         environment, settings = self.environment, self.environment.settings
-        protocol = environment.wording.protocol
-        action, command = parse_action(message, environment.actions, protocol=protocol)
+        action, command = self._parsed(message)
         self._turns += 1
         if action != "invalid":
             action = self._act(action, command)

@@ -1,9 +1,11 @@
 """What commands do in a room: the rules and the words of ALFWorld's text games.
 
 Closed receptacles hide what they hold; one object can be carried at a time; a command that is not
-admissible answers "Nothing happens.".  Things are cleaned, heated and cooled while they are
-carried, at the sink basin, microwave and fridge, which need not be open for it.  Checked against
-the domain and grammar files of the package alfworld 0.4.2 (preconditions, effects, texts).
+admissible answers "Nothing happens.".  Who looks around in the middle of the room, where nothing
+stands, sees nothing; what is in the room is told once, at the start.  Things are cleaned, heated
+and cooled while they are carried, at the sink basin, microwave and fridge, which need not be open
+for it.  Checked against ALFWorld's engine, command by command, and against the domain and grammar
+files of the package alfworld 0.4.2 (preconditions, effects, texts).
 """
 
 import copy
@@ -169,9 +171,9 @@ class Play:
         if verb == "inventory":
             return f"You are carrying: a {self.carried}." if self.carried else EMPTY_HANDED
         if verb == "help":
-            return "Available commands: " + ", ".join(COMMANDS) + "."
+            return HELP
         if verb == "look" and not self.at:
-            return self.first_look()
+            return f"{MIDDLE} Looking quickly around you, you see nothing."  # only at the start
         if verb == "look":
             return f"You are facing the {self.at}. Next to it, you see nothing."
         return self._sight() if rest == self.at else self._described(rest)
@@ -211,6 +213,8 @@ COMMANDS = (
     "slice OBJECT with OBJECT",
 )  # fmt: skip
 """What `help` lists."""
+HELP = f"Available commands: {', '.join(COMMANDS)}."
+"""The answer to `help`, which changes nothing: the same whoever plays, in words that all know."""
 
 
 def _rank(name: str) -> tuple[str, int]:

@@ -1,0 +1,86 @@
+"""Matrix products of fp32 on a CPU, by the faster of the two libraries that torch brings.
+
+torch gives products of fp32 to MKL, which uses AVX-512 on Intel's processors alone; oneDNN, which
+torch ships for other layers, uses it wherever it exists.  benchmarks/products.py compares the two.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+WORTH_A_CALL = 2**21
+"""Multiplications from which oneDNN is asked: a call costs some microseconds more."""
+
+
+class Linear(nn.Linear):
+    """A layer without bias."""
+
+    def __init__(self, read: int, made: int) -> None:
+        super().__init__(read, made, bias=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States [..., read] to [..., made]."""
+        return linear(states, self.weight)
+
+
+def linear(states: Tensor, weight: Tensor) -> Tensor:
+    """`states @ weight.T` with its gradients: [..., k] and [n, k] to [..., n]."""
+    if not _by_onednn(states, weight):
+        return F.linear(states, weight)
+    return _Linear.apply(states.flatten(0, -2), weight).unflatten(0, states.shape[:-1])
+
+
+def mm(left: Tensor, right: Tensor) -> Tensor:
+    """`left @ right` of [m, k] and [k, n], whose gradients nobody asks for."""
+    transposed = right.t()
+    return _product(left, transposed) if _by_onednn(left, transposed) else torch.mm(left, right)
+
+
+def addmm(added: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """`added + left @ right` of [m, n], [m, k] and [k, n], without gradients."""
+    if not _by_onednn(left, right.t()):
+        return torch.addmm(added, left, right)
+    return torch.ops.mkldnn._linear_pointwise.binary(left, added, right.t(), None, "add")
+
+
+class _Linear(torch.autograd.Function):
+    """`states @ weight.T` by oneDNN, forward and backward."""
+
+    @staticmethod
+    def forward(context: Any, states: Tensor, weight: Tensor) -> Tensor:
+        context.save_for_backward(states, weight)
+        return _product(states, weight)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        states, weight = context.saved_tensors
+        of_states, of_weight = context.needs_input_grad
+        return (
+            _product(gradient, weight.t()) if of_states else None,
+            _outer(gradient, states) if of_weight else None,
+        )
+
+
+def _outer(left: Tensor, right: Tensor) -> Tensor:
+    """`left.T @ right` of [m, n] and [m, k]; oneDNN copies what it gets first, so the smaller."""
+    if left.shape[1] <= right.shape[1]:
+        return _product(left.t(), right.t())
+    return _product(right.t(), left.t()).t()
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """`left @ right.T` by oneDNN: [m, k] and [n, k] to [m, n]."""
+    return torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], "")
+
+
+def _by_onednn(states: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN is there, can multiply these, and it is worth the call."""
+    return (
+        HAS_ONEDNN
+        and states.numel() * weight.shape[0] >= WORTH_A_CALL
+        and states.device.type == "cpu"
+        and states.dtype == weight.dtype == torch.float32
+    )
