@@ -371,6 +371,7 @@ FAKE_MAKE = """#!/bin/sh
 echo "$1" >> calls.log
 cat > /dev/null   # stdin must be closed, or this waits for ever
 [ "$1" = test-verl ] && exit $VERL_CODE
+[ "$1" = cluster-check ] && exit $CLUSTER_CODE
 [ "$1" = smoke ] && exit $SMOKE_CODE
 [ "$1" = docs ] && exit $DOCS_CODE
 [ "$1" = test-browser ] && exit $CLICKS_CODE
@@ -396,7 +397,7 @@ def run_ci(checkout, failing, *, browser, picture="site-phone-index-dark"):
     (folder / "make").chmod(0o755)
     (checkout / ".ci").mkdir()
     shutil.copy(REPOSITORY / ".ci" / "run", checkout / ".ci" / "run")
-    names = ("TEST", "VERL", "SMOKE", "DOCS", "CLICKS")
+    names = ("TEST", "VERL", "CLUSTER", "SMOKE", "DOCS", "CLICKS")
     codes = {f"{name}_CODE": str(int(name == failing)) for name in names}
     return subprocess.run(
         [shutil.which("bash"), checkout / ".ci" / "run"],
@@ -409,14 +410,15 @@ def run_ci(checkout, failing, *, browser, picture="site-phone-index-dark"):
 
 
 @pytest.mark.parametrize("browser", [False, True])
-@pytest.mark.parametrize("failing", [None, "TEST", "VERL", "SMOKE", "DOCS", "CLICKS"])
+@pytest.mark.parametrize("failing", [None, "TEST", "VERL", "CLUSTER", "SMOKE", "DOCS", "CLICKS"])
 def test_ci_fails_when_anything_fails(checkout, failing, browser):
     last, other = ("CLICKS", "DOCS") if browser else ("DOCS", "CLICKS")
     if failing == other:
         pytest.skip("not asked for")
     outcome = run_ci(checkout, failing, browser=browser)
-    order = ["TEST", "VERL", "SMOKE", last]
-    asked = ["test", "test-verl", "smoke", "test-browser" if browser else "docs"]
+    order = ["TEST", "VERL", "CLUSTER", "SMOKE", last]
+    asked = ["test", "test-verl", "cluster-check", "smoke"]
+    asked += ["test-browser" if browser else "docs"]
     assert calls(checkout) == asked[: order.index(failing) + 1 if failing else None]
     assert (outcome.returncode == 0) == (failing is None), outcome.stderr
     if failing is None:
