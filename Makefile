@@ -151,11 +151,12 @@ writable:
 test: $(STAMP) ## Run the tests and the doctests
 	@$(PY) -m pytest $(TEST_ARGS)
 
-# One after another: a browser and a JupyterLab at a time.
+# One after another: a browser and a JupyterLab at a time.  CLICKED names some of them: site, jupyter ...
+CLICKED ?= *
 test-browser: $(STAMP) docs ## Click through the site, the report, the viewer and JupyterLab in headless Chromium
 	@$(PY) -c 'import shutil, sys; sys.exit(not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))' \
 	    || { echo "make: no browser on the PATH: install chromium" >&2; exit 1; }
-	@TURNCREDIT_SCREENSHOTS=$(CURDIR)/screenshots $(PY) -m pytest -q $(wildcard tests/notebooks/test_*_browser.py)
+	@TURNCREDIT_SCREENSHOTS=$(CURDIR)/screenshots $(PY) -m pytest -q -rs $(wildcard $(CLICKED:%=tests/notebooks/test_%_browser.py))
 	@echo "test-browser: screenshots are in $(CURDIR)/screenshots"
 
 check-estimator: $(STAMP) ## Test an estimator of yours by the laws: NAME=my_weight [MODULE=my_weights.py] [SCOPE=batch]
@@ -194,8 +195,8 @@ data: $(STAMP) ## Write the Factbook documents and questions, with hashes, to da
 
 # ---- tools -------------------------------------------------------------------------------------
 
-docs: $(DOCS_STAMP) ## Build the documentation site into site/; fails where a link leads nowhere
-	@NO_MKDOCS_2_WARNING=1 $(DOCS_PY) -m mkdocs build --strict --quiet
+docs: $(DOCS_STAMP) ## Build the site of TIER's notebooks into site/; fails where a link leads nowhere
+	@TIER=$(TIER) NO_MKDOCS_2_WARNING=1 $(DOCS_PY) -m mkdocs build --strict --quiet
 	@echo "docs: open $(CURDIR)/site/index.html"
 
 lab: $(STAMP) ## Open the notebooks in JupyterLab

@@ -13,8 +13,9 @@ message, 4 an observation).  Prints rows of Markdown:
 - bookkeeping: the share of a step of 64 trajectories that its statistics take, wherever they are
   computed, and writing them as an experiment does.
 - update: the matrix products of one update, forward and backward, are recorded with shapes and
-  strides and repeated bare (`torch.mm`, `bmm`, `addmm`) on operands of their own; the share is
-  their time over the update's, which is its rate over theirs.  Fastest of the rounds.
+  strides and repeated bare (`torch.mm`, `bmm`, `addmm`, and oneDNN's for those that
+  `policies.products` gives it) on operands of their own; the share is their time over the
+  update's, which is its rate over theirs.  Fastest of the rounds.
 """
 
 import argparse
@@ -59,7 +60,12 @@ from turncredit.training import (
 
 COUNTS = (16, 32, 64, 128, 256, 512)
 LONGEST = 2**31
-PRODUCTS = tuple(getattr(torch.ops.aten, name).default for name in ("mm", "bmm", "addmm"))
+BY_ONEDNN = torch.ops.mkldnn._linear_pointwise.default
+"""[m, k] times the transpose of [n, k]."""
+PRODUCTS = (
+    *(getattr(torch.ops.aten, name).default for name in ("mm", "bmm", "addmm")),
+    BY_ONEDNN,
+)
 STATISTICS = ((table, "ratio_metrics"), (updates, "turn_ratios"), (updates, "merge_metrics"))
 """What the update computes for the tables alone."""
 
@@ -182,21 +188,39 @@ class Products(TorchDispatchMode):
         self, call: Any, types: Any, given: tuple = (), named: Any = None
     ) -> Any:
         if call in PRODUCTS:
-            self.seen[call, tuple((tuple(t.shape), t.stride()) for t in given)] += 1
+            operands = tuple(operand_of(value) for value in given)
+            self.seen[call, operands] += 1
         return call(*given, **(named or {}))
 
 
-def flops(shapes: tuple) -> int:
-    """Multiplications and additions of [.., m, k] times [.., k, n], the last two operands."""
-    (left, _), (right, _) = shapes[-2:]
+def operand_of(value: Any) -> Any:
+    """Shape and stride of a tensor; anything else, as lists cannot be counted, as a tuple or so."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.stride()
+    return tuple(value) if isinstance(value, list) else value
+
+
+def flops(call: Any, given: tuple) -> int:
+    """Multiplications and additions of a product."""
+    if call is BY_ONEDNN:
+        (left, _), (right, _) = given[:2]
+        return 2 * int(np.prod(left)) * right[0]
+    (left, _), (right, _) = given[-2:]
     return 2 * int(np.prod(left)) * right[-1]
+
+
+def operand(value: Any) -> Any:
+    """What `operand_of` was told of, with numbers of its own."""
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        return torch.empty_strided(*value).uniform_()
+    return list(value) if isinstance(value, tuple) else value
 
 
 def replay(products: Counter) -> Callable[[], None]:
     """All the products counted, one after another, on operands of their own."""
     made = [
-        (call, [torch.empty_strided(shape, stride).uniform_() for shape, stride in shapes], count)
-        for (call, shapes), count in products.items()
+        (call, [operand(value) for value in given], count)
+        for (call, given), count in products.items()
     ]
 
     def once() -> None:
@@ -236,7 +260,7 @@ def print_update(size: Size, rounds: int) -> None:
     with Products() as products:
         once()
     whole, bare = seconds_of(once, replay(products.seen), rounds=4 * rounds)
-    work = sum(n * flops(shapes) for (_, shapes), n in products.seen.items())
+    work = sum(n * flops(*product) for product, n in products.seen.items())
     print(
         f"update of 64 trajectories: {work / 1e9:.2f} GFLOP in {whole * 1e3:.0f} ms, "
         f"{work / whole / 1e9:.1f} GFLOP/s; its products alone {bare * 1e3:.0f} ms, "

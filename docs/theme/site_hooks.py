@@ -1,6 +1,7 @@
 """What `mkdocs build` adds to Markdown: pages from the root, notebooks, copies, a link check."""
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-EXECUTED = REPOSITORY / "results" / "cpu" / "notebooks"
+EXECUTED = REPOSITORY / "results" / os.environ.get("TIER", "cpu") / "notebooks"
 _notebooks: dict[str, site_notebooks.Page] = {}
 _beside: set[str] = set()
 """Markdown that a copied page refers to: MkDocs would take it for a page, so it is copied last."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from turncredit.batching import TurnBatch
 from turncredit.credit import BASES, TURN_WEIGHTS
-from turncredit.environments.toy_tree import exact
+from turncredit.environments.toy_tree import exact, film_policy, film_question
 from turncredit.laws import LAWS
 from turncredit.laws.examples import current_logprobs, make_batch
 from turncredit.methods import Methods
@@ -126,6 +126,21 @@ def reversed_aem(answer: Any) -> str | None:
         base = torch.zeros_like(batch.entropies)
         wanted = TURN_WEIGHTS["aem_reverse"](batch, base, **options)[0]
         hint = _numbers(answer(entropies, 1.5, 0.1), wanted, f"entropies {entropies}")
+        if hint:
+            return hint
+    return None
+
+
+@_exercise("01.3")
+def following_a_guess(answer: Any) -> str | None:
+    """back, stray, lucky -> exact advantage of following the guess; the agent errs nowhere else."""
+    for back, stray, lucky in ((0.0, 0.2, 0.25), (0.5, 0.0, 0.25), (0.1, 0.3, 0.6)):
+        tree = film_question(lucky=lucky)
+        worth = exact.values(tree, film_policy(tree, sure=1.0, stray=stray, back=back))
+        said = [response.words for response in tree.responses]
+        wanted = float(worth.turn_advantages[said.index(("ward", "</search>"))])
+        place = f"not with back {back}, stray {stray}, lucky {lucky}"
+        hint = _number(answer(back, stray, lucky), wanted, place)
         if hint:
             return hint
     return None

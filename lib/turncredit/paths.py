@@ -4,12 +4,22 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
+METHODS = Path("params") / "methods.yaml"
+"""What a checkout is known by."""
 
 
 def repository() -> Path:
-    """Root of the checkout: `TURNCREDIT_HOME` if set, otherwise two folders above the package."""
+    """Root of the checkout: `TURNCREDIT_HOME` if set, otherwise two folders above the package.
+
+    Of a package that is installed without its checkout, the nearest folder above the current one
+    that holds params/methods.yaml, as of a notebook opened in a clone.
+    """
     home = os.environ.get("TURNCREDIT_HOME")
-    return Path(home).resolve() if home else PACKAGE.parents[1]
+    if home:
+        return Path(home).resolve()
+    own, here = PACKAGE.parents[1], Path.cwd()
+    around = () if (own / "params").is_dir() else (here, *here.parents)
+    return next((folder for folder in around if (folder / METHODS).is_file()), own)
 
 
 def params(tier: str) -> Path:

@@ -166,9 +166,29 @@ class RunDirectory:
             temporary.write_bytes(gzip.compress(turns.read_bytes(), mtime=0))
         kept = [self.checkpoint.name] if self.checkpoint.exists() else []
         files = {n: sha256_file(self.path / n) for n in ("metrics.csv", "eval.csv", *kept, *PACKED)}
-        write_json(self.manifest, dict(facts) | {"files": files, "versions": versions()})
+        made_by = {"files": files, "versions": versions(), "processor": processor()}
+        write_json(self.manifest, dict(facts) | made_by)
         previous_checkpoint(self.checkpoint).unlink(missing_ok=True)
         turns.unlink()  # last: a run killed before its manifest still needs it
+
+
+def processor() -> str:
+    """Name and widest vectors of this machine's processor, which decide how sums are rounded."""
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    about: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.partition(":")
+        about.setdefault(key.strip(), value.strip())
+    flags = about.get("flags", "").split()
+    widest = next((label for flag, label in _VECTORS if flag in flags), "")
+    return ", ".join(filter(None, (about.get("model name", name), widest)))
+
+
+_VECTORS = (("avx512f", "AVX-512"), ("avx2", "AVX2"))
 
 
 def versions() -> dict[str, str | None]:

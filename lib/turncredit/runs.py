@@ -158,7 +158,7 @@ def _train(
         done, metrics = log.step + 1, log.metrics | _watched(wires, log)
         stop = wires.see(stored(metrics)) or _lost(learner.policy)
         _write(run.directory, log, metrics)
-        report(run.label, done, task.settings.training.steps, metrics)
+        report(run.label, done, task.settings.training.steps, metrics | _beside(log))
         if stop is None or stop.reason != NON_FINITE:
             _evaluate_and_save(run, learner, done, last=stop is not None)
         if stop:
@@ -190,6 +190,18 @@ def _watched(wires: Tripwires, log: StepLog) -> dict[str, float]:
     if "repeated_turns" in wires.metrics and "repeated_turns" not in log.metrics:
         return {"repeated_turns": repeated_turns(log.trajectories)}
     return {}
+
+
+def _beside(log: StepLog) -> dict[str, float]:
+    """What turns.csv and timings.csv get of a step, under names of their own, for live logs."""
+    rates = token_rates(log.metrics["tokens"], log.seconds)
+    turns = {
+        f"turn_{row['turn']}/{name}": value
+        for row in log.turns
+        for name, value in row.items()
+        if name != "turn"
+    }
+    return {f"time/{name}": value for name, value in (log.seconds | rates).items()} | turns
 
 
 def _lost(policy: Policy) -> Stop | None:

@@ -158,6 +158,32 @@ def test_a_definition_taught_is_compared_with_the_library(notebook):
         assert any(isinstance(node, ast.Assert) for node in after)
 
 
+GOALS = re.compile(r"\*\*You will learn to\*\*\n\n((?:- .+\n){3,4})\n\| \| \|\n")
+DRAWING = {"draw", "panels", "picture", "explore"}
+"""Definitions that show what others compute."""
+
+LESSONS = [notebook for notebook in NOTEBOOKS if is_teaching(notebook)]
+each_lesson = pytest.mark.parametrize("notebook", LESSONS, ids=lambda path: path.stem)
+
+
+@each_lesson
+def test_a_lesson_says_in_the_same_few_lines_what_one_learns(notebook):
+    first = runner.read_notebook(notebook).cells[0].source
+    (goals,) = GOALS.findall(first)
+    for goal in goals.splitlines():
+        assert goal[2].islower() and not goal.endswith("."), goal
+
+
+@each_lesson
+def test_a_definition_is_tried_on_a_case_at_once(notebook):
+    """An assertion in its own cell or one of the next two."""
+    trees = [tree for _, _, tree in parsed(notebook)]
+    for number, tree in enumerate(trees):
+        names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)} - DRAWING
+        near = [node for later in trees[number : number + 3] for node in ast.walk(later)]
+        assert not names or any(isinstance(node, ast.Assert) for node in near), sorted(names)
+
+
 @each_notebook
 def test_no_measured_number_is_typed_in_prose(notebook):
     if is_teaching(notebook):

@@ -372,36 +372,59 @@ echo "$1" >> calls.log
 cat > /dev/null   # stdin must be closed, or this waits for ever
 [ "$1" = test-verl ] && exit $VERL_CODE
 [ "$1" = smoke ] && exit $SMOKE_CODE
+[ "$1" = docs ] && exit $DOCS_CODE
+[ "$1" = test-browser ] && exit $CLICKS_CODE
+mkdir -p screenshots
+for name in viewer curves lab-00_first_trajectory-view lab-01_credit_by_hand-slider-after \\
+    lab-02_entropy_drift-slider-after $PICTURE; do echo > screenshots/$name.png; done
 echo "===== 3 passed in 0.10s ====="
 exit $TEST_CODE
 """
+TOOLS = "bash sh cat dirname grep mkdir mktemp rm tail tee"
+"""All that .ci/run and the make above ask for; a real browser is not among them."""
 
 
-@pytest.mark.parametrize(
-    ("failing", "ran"),
-    [
-        (None, ["test", "test-verl", "smoke"]),
-        ("TEST", ["test"]),
-        ("VERL", ["test", "test-verl"]),
-        ("SMOKE", ["test", "test-verl", "smoke"]),
-    ],
-)
-def test_ci_fails_when_anything_fails(checkout, failing, ran):
-    write(checkout / "bin" / "make", FAKE_MAKE)
-    (checkout / "bin" / "make").chmod(0o755)
+def run_ci(checkout, failing, *, browser, picture="site-phone-index-dark"):
+    """Run .ci/run where make only notes what it is asked, and fails at one target."""
+    folder = checkout / "bin"
+    write(folder / "make", FAKE_MAKE)
+    for name in TOOLS.split():
+        (folder / name).symlink_to(shutil.which(name))
+    if browser:
+        write(folder / "chromium", "#!/bin/sh\n")
+        (folder / "chromium").chmod(0o755)
+    (folder / "make").chmod(0o755)
     (checkout / ".ci").mkdir()
     shutil.copy(REPOSITORY / ".ci" / "run", checkout / ".ci" / "run")
-    codes = {f"{name}_CODE": str(int(name == failing)) for name in ("TEST", "VERL", "SMOKE")}
-    environment = {**os.environ, **codes, "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}"}
-    outcome = subprocess.run(
-        [checkout / ".ci" / "run"],
+    names = ("TEST", "VERL", "SMOKE", "DOCS", "CLICKS")
+    codes = {f"{name}_CODE": str(int(name == failing)) for name in names}
+    return subprocess.run(
+        [shutil.which("bash"), checkout / ".ci" / "run"],
         cwd="/",
-        env=environment,
+        env={**os.environ, **codes, "PICTURE": picture, "PATH": str(folder)},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert calls(checkout) == ran
-    assert (outcome.returncode == 0) == (failing is None)
+
+
+@pytest.mark.parametrize("browser", [False, True])
+@pytest.mark.parametrize("failing", [None, "TEST", "VERL", "SMOKE", "DOCS", "CLICKS"])
+def test_ci_fails_when_anything_fails(checkout, failing, browser):
+    last, other = ("CLICKS", "DOCS") if browser else ("DOCS", "CLICKS")
+    if failing == other:
+        pytest.skip("not asked for")
+    outcome = run_ci(checkout, failing, browser=browser)
+    order = ["TEST", "VERL", "SMOKE", last]
+    asked = ["test", "test-verl", "smoke", "test-browser" if browser else "docs"]
+    assert calls(checkout) == asked[: order.index(failing) + 1 if failing else None]
+    assert (outcome.returncode == 0) == (failing is None), outcome.stderr
     if failing is None:
         assert outcome.stdout.splitlines()[-1] == "===== 3 passed in 0.10s ====="
+        assert browser or "nothing was clicked" in outcome.stdout
+
+
+def test_ci_fails_when_a_browser_is_there_and_nothing_was_clicked(checkout):
+    outcome = run_ci(checkout, None, browser=True, picture="another")
+    assert outcome.returncode == 1
+    assert "took no picture of site-phone-index-dark" in outcome.stderr

@@ -59,6 +59,7 @@ def settings(policy, *, rows: int = 16, steps: int = 0, evaluated: int = 1, **tr
 
 
 def predicted(policy, **changes) -> Estimate:
+    changes = {"kl": None} | changes
     task = SimpleNamespace(
         tier="smoke", name="costly_guess", settings=settings(policy, **changes),
         vocabulary=range(WORDS),

@@ -11,7 +11,8 @@ import turncredit
 
 PACKAGE = Path(turncredit.__file__).parent
 LEVELS = {
-    0: "paths params seeding storage parallel coroutines option_ranges row_checks run_ledger",
+    0: "paths params seeding storage announcements parallel coroutines option_ranges row_checks "
+    "run_ledger",
     1: "records answers checkpoints spans logprobs methods batch_contract stats task_checks",
     2: "retrieval worlds",
     3: "environments table_demonstrations household_demonstrations",

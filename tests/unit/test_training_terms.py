@@ -169,7 +169,7 @@ def test_without_a_reference_there_is_nothing_to_pull_towards():
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"coefficient": 0.0}, "coefficient"),
+        ({"coefficient": -0.1}, "coefficient"),
         ({"estimator": "k4"}, "estimator = 'k4'"),
         ({"estimator": "k1"}, "no gradient"),
     ],
@@ -294,3 +294,31 @@ def test_equal_rewards_stay_equal_under_a_pull_in_the_reward_before_the_first_up
     assert torch.equal(scored.old_logprobs, scored.ref_logprobs)
     shaped = shape_rewards(scored, replace(TRAINING, kl=KlSettings("reward", 0.1, "k1")))
     assert torch.equal(shaped.rewards, scored.rewards)
+
+
+def test_a_pull_of_0_measures_the_divergence_and_changes_nothing_else():
+    measured, plain = policy(), policy()
+    reference = measured.frozen_copy()
+    kl = KlSettings("loss", 0.0, "k3")
+    logs = [
+        list(
+            train(
+                model, new_optimiser(model, TRAINING), WORDS, coin_environment(), SMALL, PLAIN,
+                replace(TRAINING, kl=pull), seed=0, reference=reference if pull else None,
+            )
+        )
+        for model, pull in ((measured, kl), (plain, None))
+    ]  # fmt: skip
+    for name, value in measured.state_dict().items():
+        assert torch.equal(value, plain.state_dict()[name]), name
+    found = [log.metrics["divergence_k3"] for log in logs[0]]
+    assert found[0] == 0
+    assert found[-1] > 0
+    assert all(math.isnan(log.metrics["divergence_k3"]) for log in logs[1])
+
+
+@pytest.mark.parametrize("change", [{"temperature": 0.7}, {"top_p": 0.9}])
+def test_training_on_a_distribution_that_is_not_the_policys_is_refused(change):
+    (name,) = change
+    with pytest.raises(ValueError, match=rf"{name} = 0\.\d .*ratios"):
+        replace(TRAINING, **change)

@@ -16,6 +16,7 @@ from turncredit.objectives import OBJECTIVES
 from turncredit.policies.protocol import Message
 from turncredit.rollout import asynchronous
 from turncredit.training import Method
+from turncredit.verl_plugin import cluster
 from turncredit.verl_plugin.batches import Rows, credit_rows, turn_batch
 from turncredit.verl_plugin.episodes import Said, play, question_of
 from turncredit.verl_plugin.outputs import NOTE, response_of, spans_of, trajectory_of
@@ -319,6 +320,7 @@ CONFIG = {
         "rollout_correction": {"rollout_is": None, "rollout_rs": None, "bypass_mode": False},
     },
     "critic": {"enable": None},
+    "trainer": {"nnodes": 1, "use_v1": True, "v1": {"trainer_mode": "turncredit"}},
     "actor_rollout_ref": {
         "actor": {
             "loss_agg_mode": "token-mean", "loss_scale_factor": None, "clip_ratio_low": 0.2,
@@ -383,7 +385,13 @@ def test_a_sound_configuration_is_read():
         ({f"{L}objective_options": {"clip_hihg": 1}}, "no option 'clip_hihg'"),
         ({f"{L}objective_options": {"max_length": 9}}, "leave it out"),
         ({f"{L}weight": "none"}, r"policy_loss.weight = 'none' must be 'suffix_mask'"),
-        ({f"{A}clip_ratio_low": 0.1}, "would not be read"),
+        ({f"{A}clip_ratio_low": 0.1}, "clip_ratio_low = 0.1 would not be read"),
+        ({f"{A}clip_ratio_c": 2.0}, "clip_ratio_c = 2.0 would not be read"),
+        ({"algorithm__gamma": 0.9}, "gamma = 0.9 would not be read: .*base_options"),
+        ({"algorithm__norm_adv_by_std_in_grpo": False}, "would not be read"),
+        ({"trainer__use_v1": False}, "older trainer"),
+        ({"trainer__v1__trainer_mode": "sync"}, "trainer_mode = 'sync' must be 'turncredit'"),
+        ({"algorithm__rollout_correction": {"bypass_mode": True}}, "bypass_mode = True"),
         ({f"{A}loss_agg_mode": "token-sum"}, "'token-sum' is not one of"),
         ({f"{A}loss_agg_mode": "seq-mean-token-sum-norm"}, "loss_scale_factor is null"),
         ({"algorithm__use_kl_in_reward": True}, "use_kl_loss"),
@@ -400,6 +408,54 @@ def test_a_sound_configuration_is_read():
 def test_what_cannot_run_is_refused_by_name(changes, complaint):
     with pytest.raises(ValueError, match=complaint):
         check_config(changed(**changes))
+
+
+LOCAL = "localhost LOCALHOST. api.localhost 127.0.0.1 127.1 127.8.8.8 0.0.0.0 [::1] [::]".split()
+LOCAL += ["[::ffff:127.0.0.1]"]
+DEEP = cluster.read_run("qwen3_8b", "deep_research", "2x8", "baseline").verl["actor_rollout_ref"]
+DEEP = DEEP["rollout"]["custom"]["turncredit"]
+
+
+def on_nodes(nodes, agent, **urls):
+    """A configuration for so many nodes whose agent loop asks these addresses."""
+    agent = copy.deepcopy(agent)
+    agent["retriever"]["url"] = urls.get("search", "http://first:8000")
+    if "base_url" in agent["judge"]:
+        agent["judge"]["base_url"] = urls.get("judge", "http://first:8001/v1")
+    return changed(trainer__nnodes=nodes, **{f"{R}custom": {"turncredit": agent}})
+
+
+@pytest.mark.parametrize("host", LOCAL)
+def test_two_nodes_may_not_ask_themselves(host):
+    url = f"http://{host}:8000"
+    for nodes in (2, 3):
+        with pytest.raises(ValueError, match=r"retriever\.url = .*would ask itself; .*--head"):
+            check_config(on_nodes(nodes, AGENT, search=url))
+        with pytest.raises(ValueError, match=r"judge\.base_url = .*would ask itself; .*--head"):
+            check_config(on_nodes(nodes, DEEP, judge=f"{url}/v1"))
+    check_config(on_nodes(1, AGENT, search=url))
+    check_config(on_nodes(1, DEEP, judge=f"{url}/v1"))
+
+
+@pytest.mark.parametrize("host", ["first", "10.0.0.1", "[fd00::1]", "localhost.example.org"])
+def test_an_address_that_all_nodes_reach_is_sound(host):
+    check_config(on_nodes(2, AGENT, search=f"http://{host}:8000"))
+    check_config(on_nodes(2, DEEP, judge=f"http://{host}:8001/v1"))
+
+
+def test_a_judge_that_nobody_asks_may_be_anywhere():
+    agent = AGENT | {"judge": DEEP["judge"] | {"base_url": "http://127.0.0.1:8001/v1"}}
+    check_config(
+        changed(
+            trainer__nnodes=2,
+            **{
+                f"{R}custom": {
+                    "turncredit": agent
+                    | {"retriever": AGENT["retriever"] | {"url": "http://first:8000"}}
+                }
+            },
+        )
+    )
 
 
 def test_a_critic_makes_gae_possible():

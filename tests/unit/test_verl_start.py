@@ -117,8 +117,11 @@ def test_a_judge_that_does_not_answer_is_named_with_the_remedy():
 
 def test_a_judge_has_to_answer_but_not_to_agree():
     pytest.importorskip("httpx", reason="the judge needs httpx")
-    for reply in ("SUPPORTED", "well"):
+    for reply in ("CORRECT", "WRONG", "UNCERTAIN"):
         with answering(reply) as url:
+            require_judge(judged(url))
+    for reply in ("well", "<think> Let me see what the context"):
+        with answering(reply) as url, pytest.raises(ValueError, match="thinks first needs more"):
             require_judge(judged(url))
     with answering(None) as url, pytest.raises(ValueError, match="http_503"):
         require_judge(judged(url))
@@ -148,6 +151,8 @@ def test_an_engine_or_a_logger_that_is_not_installed_is_named_with_the_remedy(la
     versions.require_modules(config, lambda name: True)
     with pytest.raises(ImportError, match=complaint):
         versions.require_modules(config, lambda name: name != lacking)
+    with pytest.raises(ImportError, match="pip install flash-attn"):
+        versions.require_modules(config | {"critic": {"enable": True}}, lambda n: n != "flash_attn")
     rollout["name"] = "one_of_ones_own"
     versions.require_modules(config, lambda name: name == "tensorboard")
 

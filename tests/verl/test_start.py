@@ -14,6 +14,8 @@ import yaml
 pytest.importorskip(
     "verl.trainer.ppo.core_algos", reason="verl is not installed here; `make test-verl` has it"
 )
+from omegaconf import OmegaConf
+
 from turncredit.verl_plugin import train
 from turncredit.worlds.question_files.files import read_records
 
@@ -34,8 +36,8 @@ def started(monkeypatch):
     return calls
 
 
-def command(params):
-    names = ["tiny", "search_r1", "cpu", "aem"]
+def command(params, *more):
+    names = ["tiny", "search_r1", "cpu", "aem", *more]
     return train.main([*names, "--params", str(params), "--runs", str(params / "runs")])
 
 
@@ -59,8 +61,33 @@ def test_a_sound_run_is_started_with_its_log_in_its_folder(params, started):
         assert command(params) == 0
     ((config, variables),) = started
     (place,) = (params / "runs").iterdir()
+    for key in ("train_files", "val_files"):
+        assert all(Path(file).is_absolute() and Path(file).is_file() for file in config.data[key])
     assert config.trainer.default_local_dir == str(place / "checkpoints")
     assert [Path(path).parent for path in variables.values()] == [place]
+
+
+def test_question_files_are_found_from_wherever_a_node_starts_a_process(params, monkeypatch):
+    monkeypatch.chdir(params)
+    told = OmegaConf.create({"data": {"train_files": "train.parquet", "val_files": ["~/a", "b"]}})
+    found = train.with_whole_paths(told).data
+    assert list(found.train_files) == [str(params.resolve() / "train.parquet")]
+    assert list(found.val_files) == [str(Path.home() / "a"), str(params.resolve() / "b")]
+
+
+def test_servers_are_asked_where_the_command_says(params, started, capsys):
+    custom = {"head": "nobody.invalid"}
+    altered(params, "machines", "cpu", actor_rollout_ref__rollout__custom=custom)
+    url = "http://${actor_rollout_ref.rollout.custom.head}:"
+    agent = params / "agents" / "search_r1.yaml"
+    with tiny_run.retrieval_server() as address:
+        agent.write_text(agent.read_text().replace(NOBODY, url + address.rpartition(":")[2]))
+        assert command(params) == 1
+        assert "http://nobody.invalid:" in capsys.readouterr().err
+        assert command(params, "--head", "127.0.0.1") == 0
+    assert len(started) == 1
+    facts = json.loads(next((params / "runs").glob("*/run.json")).read_text())
+    assert "head" not in facts["overrides"]["actor_rollout_ref"]["rollout"]["custom"]
 
 
 def lack_answers(params):

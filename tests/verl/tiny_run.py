@@ -145,7 +145,7 @@ def cpu_machine(ranks):
     return {
         "machine": {
             "nodes": 1, "gpus_per_node": ranks, "gpu_gib": 16.0, "retrieval_gib_per_gpu": 0.0,
-            "context_gib": 0.0,
+            "judge_gib_per_gpu": 0.1, "context_gib": 0.0,
         },
         "verl": {
             "ray_kwargs": {"ray_init": {"num_cpus": 16, "num_gpus": ranks}},

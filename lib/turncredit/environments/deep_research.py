@@ -80,6 +80,11 @@ class DeepResearch:
         """Failed verdicts and searches by cause, over all episodes so far."""
         return failures_of(judge=self.judge, search=self.world)
 
+    @property
+    def waits_for_servers(self) -> bool:
+        """Whether steps may wait for others, and may be taken in several threads at a time."""
+        return hasattr(self.world, "expect") or hasattr(self.judge, "expect")
+
     def reset(self, question: Question, stream: random.Random) -> "DeepResearchEpisode":
         """Start an episode; search misses and judge noise come from `stream`."""
         return DeepResearchEpisode(self, question, stream)
@@ -99,6 +104,13 @@ class DeepResearchEpisode(QuestionEpisode):
         self._unread: dict[str, Paragraph] = {}
         """By MD5, in the order of the stash."""
         self._read_before: set[str] = set()
+
+    def _expect(self, action: str, argument: str) -> None:
+        world, judge = self.environment.world, self.environment.judge
+        if action == "search" and hasattr(world, "expect"):
+            world.expect(argument, self.environment.settings.search_results)
+        if action == "external_verify" and hasattr(judge, "expect"):
+            judge.expect(self.question, argument, tuple(self.sections))
 
     def _use(self, action: str, argument: str) -> str:
         if action == "search":

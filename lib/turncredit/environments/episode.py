@@ -98,11 +98,22 @@ class QuestionEpisode:
         self._turns -= 1
         self.forget_action()
 
+    def announce(self, message: str) -> None:
+        """Let tools that answer several calls at once know of the one in `step`'s next message."""
+        if self._turns + 1 < self.environment.settings.max_turns:
+            self._expect(*self._parsed(message))
+
+    def _expect(self, action: str, argument: str) -> None:
+        """Announce a call to its tool; a kind of environment whose tools care overrides this."""
+
+    def _parsed(self, message: str) -> tuple[str, str]:
+        environment = self.environment
+        return parse_action(message, environment.actions, protocol=environment.wording.protocol)
+
     def step(self, message: str) -> Step:
         """Act on one message."""
         settings = self.environment.settings
-        protocol = self.environment.wording.protocol
-        action, argument = parse_action(message, self.environment.actions, protocol=protocol)
+        action, argument = self._parsed(message)
         self._turns += 1
         self.note_action(action, argument)
         if action == "answer":

@@ -87,6 +87,11 @@ class SearchR1:
         """Failed searches by cause, over all episodes so far."""
         return failures_of(search=self.world)
 
+    @property
+    def waits_for_servers(self) -> bool:
+        """Whether steps may wait for others, and may be taken in several threads at a time."""
+        return hasattr(self.world, "expect")
+
     def reset(self, question: Question, stream: random.Random) -> "SearchR1Episode":
         """Start an episode; search misses come from `stream`."""
         return SearchR1Episode(self, question, stream)
@@ -94,6 +99,11 @@ class SearchR1:
 
 class SearchR1Episode(QuestionEpisode):
     """One question being searched for."""
+
+    def _expect(self, action: str, argument: str) -> None:
+        world = self.environment.world
+        if action == "search" and hasattr(world, "expect"):
+            world.expect(argument, self.environment.settings.search_results)
 
     def _use(self, action: str, argument: str) -> str:
         settings = self.environment.settings

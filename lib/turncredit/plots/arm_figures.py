@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FormatStrFormatter
 
 from turncredit.plots.dots import (
     INK,
@@ -20,6 +19,7 @@ from turncredit.plots.dots import (
     interval,
     interval_entry,
     limits,
+    plain,
     say_count,
     say_counts,
     seed_dots,
@@ -58,6 +58,7 @@ def arm_outcomes(
                 interval(axis, row + 0.32, found, "mean", INK)
         say_counts(axis, outcomes, column, arms, task)
         axis.locator_params(axis="x", nbins=_ticks(tasks))
+        axis.xaxis.set_major_formatter(plain)
     figure.supxlabel(label, fontsize=9)
     legend(
         figure,
@@ -200,9 +201,9 @@ def _ratios(
     logs = [math.log(v) for v in (*known["ratio"], *known["low"], *known["high"]) if v > 0]
     axis.set_xlim(*map(math.exp, limits(logs, keep=[-1.0, 1.0])))
     first, last = (round(end) for end in np.log2(axis.get_xlim()))
-    stride = 1 + (last - first) // 5
+    stride = 1 + (last - first) // 4
     axis.set_xticks([2.0**k for k in range(first, last + 1) if k % stride == 0])  # 1 among them
-    axis.xaxis.set_major_formatter(FormatStrFormatter("%.3g"))
+    axis.xaxis.set_major_formatter(lambda v, _: f"{v:g}" if v >= 1 else f"1/{1 / v:g}")
     axis.axvline(1, color="black", linewidth=0.9, zorder=1)
     stripes(axis, len(arms))
     for row, arm in enumerate(arms):

@@ -118,7 +118,7 @@ def audit_grid(
             index="weight", columns="base", values="value"
         )
         values = chosen.reindex(index=weights, columns=bases).to_numpy(dtype=float)
-        heat(axis, values, Normalize(0, 1), matplotlib.colormaps["Oranges"], "%.2f".__mod__)
+        heat(axis, values, Normalize(0, 1), matplotlib.colormaps["Oranges"], two_decimals)
         axis.set_title(title, loc="left")
         axis.set_yticks(range(len(weights)), map(arm_label, weights))
     axes[1].set_xticks(range(len(bases)), map(arm_label, bases), rotation=35, ha="right")
@@ -138,7 +138,7 @@ def audit_map(means: pd.DataFrame, *, last: int) -> Figure:
     table = means.pivot(index=["base", "weight"], columns="turn", values="value")
     values = table.reindex(methods).to_numpy(dtype=float)
     norm = Normalize(0, max(float(np.nanmax(values, initial=0.0)), 1e-9))
-    heat(axis, values, norm, matplotlib.colormaps["Oranges"], "%.2f".__mod__)
+    heat(axis, values, norm, matplotlib.colormaps["Oranges"], two_decimals)
     axis.set_yticks(range(len(methods)), [method_label(*method) for method in methods])
     axis.set_xticks(range(last + 1), [*map(str, range(last)), f"{last} on"])
     axis.set_xlabel("turn")
@@ -257,11 +257,16 @@ def heat(
         if not np.isnan(value):
             dark = 0.299 * face[0] + 0.587 * face[1] + 0.114 * face[2] < 0.5
             axis.text(
-                column, row, write(value), ha="center", va="center", fontsize=6.5,
+                column, row, write(value), ha="center", va="center", fontsize=7,
                 color="white" if dark else "black",
             )  # fmt: skip
     if not values.size:
         say_no_runs(axis)
+
+
+def two_decimals(value: float) -> str:
+    """A share or a correlation, with a true minus."""
+    return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
 
 
 def _signed(value: float) -> str:

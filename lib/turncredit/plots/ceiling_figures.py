@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from turncredit.audit.stages import Row, with_intervals
-from turncredit.plots.audit_figures import heat, method_label
+from turncredit.plots.audit_figures import heat, method_label, two_decimals
 from turncredit.plots.panels import MEAN_LINE, SEED_LINE, legend, say_no_runs
 from turncredit.plots.sources import RUN
 from turncredit.plots.style import WIDTH, arm_label, arm_looks, styled
@@ -44,7 +44,7 @@ def audit_agreement(
     values = wide.reindex(index=list(methods), columns=places).to_numpy(dtype=float)
     signed = measure == "correlation"
     colours = matplotlib.colormaps["PuOr" if signed else "Oranges"]
-    heat(axis, values, Normalize(-1 if signed else 0, 1), colours, "%.2f".__mod__)
+    heat(axis, values, Normalize(-1 if signed else 0, 1), colours, two_decimals)
     axis.set_yticks(range(len(methods)), [method_label(*method) for method in methods])
     axis.set_xticks(range(len(places)), map(_place_label, places), rotation=60, ha="right")
     axis.set_title(MEASURES[measure], loc="left")

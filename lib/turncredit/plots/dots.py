@@ -19,6 +19,9 @@ BLOCK_MARKERS = ("o", "s", "^", "D", "v", "P", "<", "p", "*", "h")
 """One for each warm start, in the order of their seeds; they repeat after ten."""
 
 INK = "#444444"
+COLUMNS = 6
+TITLE_PAD = 12
+"""Points: below a title stands, at the right, what the numbers beside the panel are."""
 _DOT = {"s": 20, "linewidths": 0.9, "zorder": 3}
 
 
@@ -31,16 +34,21 @@ def arm_grid(
 ) -> tuple[Figure, np.ndarray]:
     """A figure and its axes (1, titles): one row of `row` inches for each arm, the first on top.
 
-    Six panels fit the usual width; more make the figure wider.  Titles are broken to fit.
+    COLUMNS panels stand side by side; more go below them.  Titles are broken to fit.
     """
-    size = (max(WIDTH, 1.5 + 1.25 * len(titles)), 1.15 + row * max(len(arms), 3))
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(1, len(titles), squeeze=False, sharey=True, width_ratios=widths)
-    longest = 20 if len(titles) < 6 else 13
-    for axis, title in zip(axes[0], titles, strict=True):
-        axis.set_title(textwrap.fill(title, longest), loc="left")
+    columns = min(len(titles), COLUMNS)
+    levels = -(-len(titles) // columns)
+    height = 0.45 + levels * (0.7 + row * max(len(arms), 3))
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    grid = figure.add_gridspec(levels, columns, width_ratios=(widths or [1.0] * columns)[:columns])
+    axes = np.empty((1, len(titles)), dtype=object)
+    longest = {5: 17, 6: 13}.get(columns, 20)
+    for number, title in enumerate(titles):
+        axis = figure.add_subplot(grid[divmod(number, columns)], sharey=axes[0, 0])
+        axes[0, number] = axis
+        axis.set_title(textwrap.fill(title, longest), loc="left", pad=TITLE_PAD)
         axis.grid(axis="y", visible=False)
-        axis.tick_params(axis="y", length=0)
+        axis.tick_params(axis="y", length=0, labelleft=number % columns == 0)
     axes[0, 0].set_yticks(range(len(arms)), [arm_label(arm) for arm in arms])
     axes[0, 0].set_ylim(len(arms) - 0.5, -0.5)
     return figure, axes
@@ -118,6 +126,15 @@ def say_count(axis: Axes, row: float, text: str) -> None:
         text, (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=7, color=INK,
         annotation_clip=False,
     )  # fmt: skip
+
+
+def plain(value: float, _: Any = None) -> str:
+    """A tick's label without zeros that say nothing.
+
+    >>> plain(0.5), plain(0.0), plain(-0.0025)
+    ('0.5', '0', '−0.0025')
+    """
+    return f"{value:.6g}".replace("-", "−")
 
 
 def count_text(known: int, begun: int) -> str:

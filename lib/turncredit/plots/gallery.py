@@ -35,7 +35,9 @@ def draw(study: Study, name: str) -> Figure:
 
 
 EXHIBITS = {
-    "10_grpo_baseline": ("outcomes", "collapse", "early_warnings", "decision_alone"),
+    "10_grpo_baseline": (
+        "outcomes", "collapse", "early_warnings", "decision_alone", "actions_by_turn",
+    ),
     "12_aem": (
         "outcomes", "differences", "exploration", "entropy_divergence", "variance_over_seeds",
         "time_breakdown",
@@ -58,6 +60,30 @@ EXHIBITS = {
 """What of an experiment is kept as figures; of any other, its outcomes and differences."""
 
 _OF_EVERY_PLAN = ("outcomes", "differences")
+
+MATCHED = dict.fromkeys(
+    ("11_suffix_masking", "23_full_seeds"), ("mask_quantile", ("random_suffix", "scale_failed"))
+)
+"""Of an experiment an arm, and others that take as many tokens from blame on every batch: what they
+come to is compared with it, not with the baseline."""
+
+
+def matched(study: Study, experiment: Experiment) -> Study | None:
+    """The study of the matched arms of an experiment, None if it has none that ran."""
+    reference, arms = MATCHED.get(experiment.notebook, ("", ()))
+    ran = study.outcomes[study.outcomes["arm"].isin(arms)]
+    if ran.empty:
+        return None
+    tasks = [task for task in study.settings.tasks if task in set(ran["task"])]
+    seeds = ran["seed"].unique()
+    return study.only(tasks, [arm for arm in arms if arm in set(ran["arm"])],
+                      reference_arm=reference, seeds=seeds)  # fmt: skip
+
+
+_ON_MATCHED = (
+    "The reference arm masks by a quantile of the entropy; the others take as many tokens from "
+    "blame on every batch, at random places or evenly."
+)
 
 FACTORS = {
     "clip_grid": factor_figures.clip_rows,
@@ -83,6 +109,10 @@ def exhibits(study: Study, experiment: Experiment) -> Iterator[tuple[str, Figure
                 continue
             file = f"{experiment.notebook}_{name}" + (f"_{number}" if number > 1 else "")
             yield file, draw(part, name), caption(part, name)
+    pairs = matched(study, experiment)
+    if pairs is not None:
+        text = caption(pairs, "differences")
+        yield f"{experiment.notebook}_matched", draw(pairs, "differences"), f"{text} {_ON_MATCHED}"
     for name in (name for name in names if name in FACTORS):
         if set(_shown(study, name).outcomes["arm"]) - {study.settings.reference_arm}:
             shown = _shown(study, name)

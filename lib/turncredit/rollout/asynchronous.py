@@ -102,7 +102,10 @@ def roll_out(
         while row.stop_reason is None and len(player.token_ids) < max_tokens:
             if not await say(player):
                 break
-            close(row, vocabulary)
+            if getattr(environment, "waits_for_servers", False):
+                await asyncio.to_thread(close, row, vocabulary)  # other rows go on meanwhile
+            else:
+                close(row, vocabulary)
             if row.stop_reason == REWOUND:
                 row.stop_reason = None
             player.token_ids = list(row.context_ids())

@@ -41,7 +41,8 @@ def train(
     Every random choice is a function of (seed, purpose, step), so a run continued from a
     checkpoint of policy, optimiser and `memory` at `start` equals the unbroken one, bit for bit.
     `memory`, updated in place, is what a method keeps of earlier steps (`Method.remember`).
-    `reference` is the policy that `settings.kl` pulls towards; ValueError if that is missing.
+    `reference` is the policy that `settings.kl` measures the divergence from; ValueError if that is
+    missing.
     """
     if settings.kl is not None and reference is None:
         raise ValueError("kl: there is no reference policy to pull towards")
@@ -108,7 +109,7 @@ def shape_rewards(batch: TurnBatch, settings: TrainingSettings) -> TurnBatch:
             cache_length=settings.overlong.cache_length,
         )
         batch = batch.replace(rewards=batch.rewards + penalty)
-    if settings.kl is not None and settings.kl.place == "reward":
+    if settings.kl is not None and settings.kl.pulls("reward"):
         rewards = kl_in_rewards(
             batch, coefficient=settings.kl.coefficient, estimator=settings.kl.estimator
         )

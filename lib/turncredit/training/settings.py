@@ -14,16 +14,22 @@ class KlSettings:
     place: Literal["loss", "reward"]
     """A term of the loss, as in GRPO, or taken from each trajectory's reward, as in PPO."""
     coefficient: float
+    """0: the divergence is measured, and nothing pulls."""
     estimator: str
     """One of `KL_ESTIMATORS`; see `objectives.penalties`."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "coefficient")
+        if not self.coefficient >= 0:
+            raise ValueError(f"coefficient = {self.coefficient} must not be below 0")
         if self.estimator not in KL_ESTIMATORS:
             known = ", ".join(KL_ESTIMATORS)
             raise ValueError(f"estimator = {self.estimator!r} is not one of {known}")
         if self.place == "loss" and self.estimator == "k1":
             raise ValueError("estimator = 'k1' in the loss has no gradient; take 'k1+', k2 or k3")
+
+    def pulls(self, place: str) -> bool:
+        """Whether there is a pull at this place."""
+        return self.place == place and self.coefficient > 0
 
 
 @dataclass(frozen=True)
@@ -73,8 +79,21 @@ class TrainingSettings:
     kl: KlSettings | None = None
     resampling: ResamplingSettings | None = None
     overlong: OverlongSettings | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    """Of rollouts.  All but 1 is refused: every update compares probabilities of a token under two
+    policies, and one that is cut or sharpened in sampling alone is of another distribution.
+    Evaluations have a temperature of their own."""
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p"):
+            value = getattr(self, name)
+            if value != 1:
+                raise ValueError(
+                    f"{name} = {value} changes what rollouts are sampled from, not the policy that "
+                    "is updated, and importance ratios would compare two kinds of distribution; "
+                    "leave it at 1 (evaluation.temperature is another key)"
+                )
         require_positive(self, "steps", "questions_per_step", "learning_rate", "max_gradient_norm")
         require_positive(self, "max_turn_tokens", "checkpoint_every")
         if self.warmup_steps < 0:

@@ -171,7 +171,7 @@ def _add_gradient(
     if settings.entropy_bonus:
         entropy = aggregate(entropies, batch.response_mask, mode="token_mean", **totals)
         loss = loss - settings.entropy_bonus * entropy
-    if settings.kl is not None and settings.kl.place == "loss":
+    if settings.kl is not None and settings.kl.pulls("loss"):
         divergence, _ = kl_penalty(logprobs, batch, estimator=settings.kl.estimator, **totals)
         loss = loss + settings.kl.coefficient * divergence
     loss.backward()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from turncredit.verl_plugin.cluster import KINDS, ClusterRun, all_runs, compose, plain, read_run
+from turncredit.verl_plugin.defaults import require_stated
 from turncredit.verl_plugin.settings import check_config
 from turncredit.verl_plugin.sizing import Size, require_fits
 
@@ -45,9 +46,10 @@ def report(runs: Iterable[ClusterRun], validate: Validate) -> int:
 
 def check_run(run: ClusterRun, validate: Validate) -> Size:
     """What a sound run takes.  Raises what any of the checks raises."""
+    require_stated(run)
     config = compose(run)
     values = plain(config)
-    check_config(values)
+    check_config(values, run.said_by)
     size = require_fits(run.shape, run.machine, values)
     validate(config)
     return size
@@ -69,11 +71,14 @@ def verls_own() -> Validate:
 
     def validate(config: Any) -> None:
         with redirect_stdout(StringIO()):  # it prints that all is well
-            validate_config(
-                config=config,
-                use_reference_policy=need_reference_policy(config),
-                use_critic=need_critic(config),
-            )
+            try:
+                validate_config(
+                    config=config,
+                    use_reference_policy=need_reference_policy(config),
+                    use_critic=need_critic(config),
+                )
+            except Exception as error:  # no common class; a critic's model is looked for as well
+                raise ValueError(f"verl: {error}") from error
 
     return validate
 

@@ -5,7 +5,7 @@ Each may hold `verl`, overrides of verl's configuration; a later one wins.  The 
 """
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -26,6 +26,7 @@ EXTENSIONS = (
     "actor_rollout_ref.actor.policy_loss.weight_options",
     "actor_rollout_ref.actor.fsdp_config.mixed_precision",
     "actor_rollout_ref.ref.fsdp_config.mixed_precision",
+    "critic.ppo_infer_max_token_len_per_gpu",
     "ray_kwargs.ray_init.num_gpus",
 )
 """Nodes that verl's configuration does not have or leaves free; set whole."""
@@ -41,6 +42,8 @@ class ClusterRun:
     machine: Machine
     verl: dict[str, Any]
     """Overrides of verl's configuration."""
+    files: tuple[Path, ...] = ()
+    """Where they were read, in order."""
 
     @property
     def name(self) -> str:
@@ -56,6 +59,13 @@ class ClusterRun:
     def folder(self) -> str:
         """A name that no other run has: two would go on from each other's checkpoints."""
         return "-".join([*self.names, f"seed_{self.seed}"])
+
+    def said_by(self, key: str) -> str:
+        """A dotted key of `verl` behind the file that says it, for errors."""
+        for file in reversed(self.files):
+            if holds(params.read_yaml(file).get("verl") or {}, key.split(".")):
+                return f"{file}: {key}"
+        return key
 
 
 def folder() -> Path:
@@ -96,7 +106,28 @@ def read_run(*names: str, root: Path | None = None) -> ClusterRun:
         parts = params.changed(parts, values)
     shape = params.build(Shape, parts["shape"], str(root / "models" / f"{names[0]}.yaml"))
     machine = params.build(Machine, parts["machine"], str(root / "machines" / f"{names[2]}.yaml"))
-    return ClusterRun(names, shape, machine, parts["verl"])
+    return ClusterRun(names, shape, machine, parts["verl"], tuple(files))
+
+
+def holds(values: Any, nodes: Sequence[str]) -> bool:
+    """Whether nested mappings have something at a path.
+
+    >>> holds({"trainer": {"nnodes": 2}}, ["trainer", "nnodes"]), holds({"trainer": 2}, ["nodes"])
+    (True, False)
+    """
+    for node in nodes:
+        if not isinstance(values, Mapping) or node not in values:
+            return False
+        values = values[node]
+    return True
+
+
+def with_head(run: ClusterRun, address: str) -> ClusterRun:
+    """The run whose retrieval server and judge are on the node with this address."""
+    custom = {"head": address}
+    return replace(
+        run, verl=params.changed(run.verl, {"actor_rollout_ref": {"rollout": {"custom": custom}}})
+    )
 
 
 def seeded(run: ClusterRun, seed: int) -> ClusterRun:
@@ -116,19 +147,11 @@ def seeded(run: ClusterRun, seed: int) -> ClusterRun:
 def compose(run: ClusterRun) -> Any:
     """verl's configuration `ppo_trainer` with the run's overrides, as a DictConfig.
 
-    Raises ValueError naming the key that verl does not have, and ImportError with the remedy
-    without verl, of which nothing is imported here.
+    Raises ValueError naming the key that verl does not have, and what `verls_defaults` raises.
     """
-    from turncredit.verl_plugin.versions import require_verl
-
-    require_verl()
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
+    config = verls_defaults()
     from omegaconf import OmegaConf
 
-    home = Path(importlib.util.find_spec("verl").submodule_search_locations[0])
-    with initialize_config_dir(str(home / "trainer" / "config"), version_base=None):
-        config = hydra_compose("ppo_trainer")
     for key, value in leaves(run.verl):
         try:
             OmegaConf.update(config, key, value, merge=False, force_add=key in EXTENSIONS)
@@ -136,6 +159,22 @@ def compose(run: ClusterRun) -> Any:
             raise ValueError(f"{run.name}: verl has no key {key!r} ({error})") from error
     config.trainer.experiment_name = run.folder
     return config
+
+
+def verls_defaults() -> Any:
+    """verl's configuration `ppo_trainer` as it comes.
+
+    Raises ImportError with the remedy without verl, of which nothing is imported here.
+    """
+    from turncredit.verl_plugin.versions import require_verl
+
+    require_verl()
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+
+    home = Path(importlib.util.find_spec("verl").submodule_search_locations[0])
+    with initialize_config_dir(str(home / "trainer" / "config"), version_base=None):
+        return hydra_compose("ppo_trainer")
 
 
 def plain(config: Any) -> dict[str, Any]:

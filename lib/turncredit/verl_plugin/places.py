@@ -1,5 +1,6 @@
 """Where a cluster run leaves its log and its checkpoints, and which run they belong to."""
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,13 @@ class Place:
 def facts_of(run: ClusterRun) -> dict[str, Any]:
     """What makes a run what it is, for `run.json`."""
     model, agent, machine, method = run.names
+    verl = copy.deepcopy(run.verl)  # a run may go on with its servers on another node
+    verl["actor_rollout_ref"]["rollout"]["custom"].pop("head", None)
     parts = {"model": model, "agent": agent, "machine": machine, "method": method}
     return {
         "parts": parts,
         "seed": run.seed,
-        "overrides": run.verl,
-        "params_hash": sha256_json(run.verl),
+        "overrides": verl,
+        "params_hash": sha256_json(verl),
         "code_hash": code_hash(*CODE),
     }

@@ -3,7 +3,7 @@
 verl checks neither the names of estimators and losses nor what a custom node holds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from turncredit.environments.wording import WORDINGS
 from turncredit.objectives import OBJECTIVES
 from turncredit.params import require_positive
 from turncredit.training import Method
+from turncredit.verl_plugin.addresses import require_reachable
+from turncredit.verl_plugin.sizable import at, has_critic
 from turncredit.worlds.files import IndexSettings, ServerSettings
 
 TRAINER = ESTIMATOR = AGENT_LOOP = "turncredit"
@@ -38,7 +40,19 @@ AGGREGATIONS = {
 SAID_ELSEWHERE = frozenset({"aggregation", "max_length", "total_tokens", "total_sequences"})
 """Options of an objective that verl's `loss_agg_mode`, `loss_scale_factor` and batch give."""
 
-CLIP_DEFAULTS = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2}
+IN_OPTIONS = "clip ranges are among actor.policy_loss.objective_options"
+IN_CREDIT = "such options are among algorithm.turncredit.base_options"
+UNREAD = {
+    "actor_rollout_ref.actor.clip_ratio": (0.2, IN_OPTIONS),
+    "actor_rollout_ref.actor.clip_ratio_low": (0.2, IN_OPTIONS),
+    "actor_rollout_ref.actor.clip_ratio_high": (0.2, IN_OPTIONS),
+    "actor_rollout_ref.actor.clip_ratio_c": (3.0, IN_OPTIONS),
+    "algorithm.gamma": (1.0, IN_CREDIT),
+    "algorithm.lam": (1.0, IN_CREDIT),
+    "algorithm.norm_adv_by_std_in_grpo": (True, IN_CREDIT),
+}
+"""verl's defaults of what this plugin does not read, and where it is said instead."""
+
 UNREAD_BASES = {
     "adrs": "its teacher needs passes of the policy that verl's trainer does not make",
     "igpo": "its information gains need passes of the policy that verl's trainer does not make",
@@ -103,7 +117,7 @@ def read_method(config: Mapping[str, Any]) -> tuple[Method, CreditSettings]:
     for base in (credit.base, credit.base_options.get("base")):
         if base in UNREAD_BASES:
             raise ValueError(f"{node}: base {base!r} cannot run inside verl: {UNREAD_BASES[base]}")
-    critic = _has_critic(config)
+    critic = has_critic(config)
     try:
         method = Method(
             credit.base,
@@ -124,11 +138,13 @@ def read_method(config: Mapping[str, Any]) -> tuple[Method, CreditSettings]:
     return method, credit
 
 
-def check_config(config: Mapping[str, Any]) -> None:
+def check_config(config: Mapping[str, Any], said_by: Callable[[str], str] = str) -> None:
     """Refuse a configuration (plain mappings, resolved) whose parts do not fit the trainer.
 
-    Raises ValueError naming the key, its value and what it must be.
+    Raises ValueError naming the key, its value and what it must be.  said_by: how to name the key
+    of an address, such as with its file.
     """
+    _check_trainer(config["trainer"])
     rollout, actor = config["actor_rollout_ref"]["rollout"], config["actor_rollout_ref"]["actor"]
     algorithm, loss = config["algorithm"], config["actor_rollout_ref"]["actor"]["policy_loss"]
     _require("algorithm.adv_estimator", algorithm["adv_estimator"], ESTIMATOR)
@@ -142,15 +158,20 @@ def check_config(config: Mapping[str, Any]) -> None:
             f"actor.policy_loss.objective_options.{said[0]}: verl's actor.loss_agg_mode, "
             "actor.loss_scale_factor and its batch say this; leave it out"
         )
-    for key, default in CLIP_DEFAULTS.items():
-        if actor.get(key, default) != default:
-            raise ValueError(
-                f"actor.{key} = {actor[key]!r} would not be read: clip ranges are among "
-                "actor.policy_loss.objective_options"
-            )
+    for key, (default, remedy) in UNREAD.items():
+        value = at(config, key, default)
+        if value != default:
+            raise ValueError(f"{key} = {value!r} would not be read: {remedy}")
     _check_aggregation(actor)
     _check_corrections(algorithm)
-    _check_rollout(config, rollout)
+    _check_rollout(config, rollout, said_by)
+
+
+def _check_trainer(trainer: Mapping[str, Any]) -> None:
+    """Only verl's second trainer has a place for ours, and only its synchronous one fits."""
+    if not trainer.get("use_v1", True):
+        raise ValueError("trainer.use_v1 = false: verl's older trainer would take no notice of us")
+    _require("trainer.v1.trainer_mode", trainer["v1"]["trainer_mode"], TRAINER)
 
 
 def _check_aggregation(actor: Mapping[str, Any]) -> None:
@@ -180,7 +201,9 @@ def _check_corrections(algorithm: Mapping[str, Any]) -> None:
             )
 
 
-def _check_rollout(config: Mapping[str, Any], rollout: Mapping[str, Any]) -> None:
+def _check_rollout(
+    config: Mapping[str, Any], rollout: Mapping[str, Any], said_by: Callable[[str], str]
+) -> None:
     if rollout["n"] < 2:
         raise ValueError(f"rollout.n = {rollout['n']}: a group of one has no baseline")
     if not rollout["calculate_log_probs"]:
@@ -197,6 +220,7 @@ def _check_rollout(config: Mapping[str, Any], rollout: Mapping[str, Any]) -> Non
                 f"rollout.custom.turncredit.max_turn_tokens = {settings.max_turn_tokens} is more "
                 f"than data.max_response_length = {rollout['response_length']}"
             )
+        require_reachable(settings, config["trainer"]["nnodes"], said_by)
     elif rollout["multi_turn"]["max_tool_response_length"] == 256:
         raise ValueError(
             "rollout.multi_turn.max_tool_response_length = 256 is verl's default, in characters: "
@@ -212,10 +236,6 @@ def _objective(loss: Mapping[str, Any]) -> str:
         known = ", ".join(f"{PREFIX}{name}" for name in OBJECTIVES)
         raise ValueError(f"loss_mode = {mode!r} is not one of {known}")
     return name
-
-
-def _has_critic(config: Mapping[str, Any]) -> bool:
-    return bool((config.get("critic") or {}).get("enable"))
 
 
 def _given(values: Mapping[str, Any], key: str, node: str) -> dict[str, Any]:

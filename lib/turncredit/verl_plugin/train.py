@@ -16,7 +16,7 @@ from typing import Any
 
 from turncredit.environments.judges import EndpointJudge
 from turncredit.verl_plugin.check import check_run, verls_own
-from turncredit.verl_plugin.cluster import KINDS, compose, plain, read_run, seeded
+from turncredit.verl_plugin.cluster import KINDS, compose, plain, read_run, seeded, with_head
 from turncredit.verl_plugin.places import LOG_VARIABLE, Place
 from turncredit.verl_plugin.settings import AgentSettings, read_agent
 from turncredit.verl_plugin.versions import require_modules
@@ -33,9 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run = read_run(*(getattr(options, kind) for kind in KINDS), root=options.params)
         run = run if options.seed is None else seeded(run, options.seed)
+        run = run if options.head is None else with_head(run, options.head)
         print(f"{run.name}: {check_run(run, verls_own()).sentence()}")
         place = Place(options.runs.resolve() / run.folder)
-        config = place.told_to(compose(run))
+        config = with_whole_paths(place.told_to(compose(run)))
         values = plain(config)
         require_modules(values)
         require_questions(values["data"])
@@ -62,7 +63,20 @@ def _parser() -> argparse.ArgumentParser:
         help="where the run's folder goes, with its log and checkpoints; all nodes must see it",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, help="of data, sampling and weights, for all three")
+    parser.add_argument(
+        "--head", metavar="ADDRESS",
+        help="of the node with retrieval server and judge, as all nodes reach it",
+    )  # fmt: skip
     return parser
+
+
+def with_whole_paths(config: Any) -> Any:
+    """A composed configuration whose question files any process finds, wherever Ray starts it."""
+    for key in ("train_files", "val_files"):
+        named = config.data[key]
+        files = [named] if isinstance(named, str) else list(named)
+        config.data[key] = [str(Path(file).expanduser().resolve()) for file in files]
+    return config
 
 
 COLUMNS = ("data_source", "prompt", "reward_model")
@@ -108,7 +122,8 @@ def require_retrieval(settings: AgentSettings) -> None:
     if not answer.results or not answer.results[0]:
         raise ValueError(
             f"{client.url}: {answer.outcome} {answer.detail}; start the server first: "
-            "python -m turncredit.retrieval serve INDEX --encoder e5:MODEL --faiss-gpu"
+            "python -m turncredit.retrieval serve INDEX --encoder e5:MODEL --faiss-gpu, and on "
+            "several nodes say where with --head"
         )
 
 
@@ -124,7 +139,12 @@ def require_judge(settings: AgentSettings) -> None:
         asked = EndpointJudge(replace(judge, retries=0), cache=Path(folder))
         asked.verdict(question, "N'Djamena", ("The capital of Chad is N'Djamena.",), Random(0))
         asked.close()
-    if not asked.counts["answered"] + asked.counts["junk"]:
+    if asked.counts["junk"]:
+        raise ValueError(
+            f"judge.model = {judge.model}: no verdict within judge.reply_tokens = "
+            f"{judge.reply_tokens}; a model that thinks first needs more, or take one that does not"
+        )
+    if not asked.counts["answered"]:
         raise ValueError(
             f"judge.base_url = {judge.base_url}: {', '.join(asked.counts)}; start the judge first, "
             f"such as: vllm serve {judge.model} --port 8001"

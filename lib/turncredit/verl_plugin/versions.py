@@ -5,6 +5,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
+from turncredit.verl_plugin.sizable import has_critic
+
 VERL = "0.9.1"
 """Trainer, agent loop and registries are verl's inner parts, which every release may change."""
 
@@ -50,6 +52,11 @@ def require_modules(config: Mapping[str, Any], has: Callable[[str], Any] = find_
         raise ImportError(
             f"rollout.name = {engine!r} is not installed; environment.yml has what a machine with "
             "GPUs needs"
+        )
+    if has_critic(config) and not has("flash_attn"):
+        raise ImportError(
+            "critic.enable = true: verl 0.9.1 loads critics with flash_attention_2 alone, and "
+            "flash-attn is not installed; pip install flash-attn, or take a base without values"
         )
     for name in loggers:
         if name in LOGGERS and not has(name):

@@ -5,6 +5,7 @@ import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from turncredit.answers import exact_match, normalise_answer
 from turncredit.params import require_shares
@@ -124,6 +125,11 @@ class WithheldEvidence:
     def evaluation_questions(self, count: int, seed: int = 0) -> list[Question]:
         """The world's fixed list, in its order."""
         return [self._marked(q) for q in self.world.evaluation_questions(count, seed)]
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "expect":  # announces searches to a world that can make several at once
+            raise AttributeError(name)
+        return self.world.expect
 
     def search(
         self, question: Question, query: str, k: int, stream: random.Random

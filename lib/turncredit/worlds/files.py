@@ -2,13 +2,15 @@
 
 import logging
 import random
+import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from turncredit import paths
+from turncredit.announcements import Announced
 from turncredit.answers import exact_match, normalise_answer
 from turncredit.retrieval import RetrievalClient, Retriever, encoder_from_name
 from turncredit.retrieval.passages import parse_passage
@@ -18,6 +20,12 @@ from turncredit.worlds.base import Document, Question
 from turncredit.worlds.question_files import read_rows, to_question
 
 _LOGGER = logging.getLogger(__name__)
+
+_COUNTING = threading.Lock()
+"""Searches may be made by several threads; one for all worlds, which can then be pickled."""
+
+Replied = tuple[str, list[Document]]
+"""What a search came to, and what it found."""
 
 
 class Searcher(Protocol):
@@ -71,6 +79,7 @@ class FileWorld:
         self.outcomes: Counter[str] = Counter()
         """What searches came to: ok, short (of k), or why one failed: the outcome that a
         `RetrievalClient` names, or the name of the error raised."""
+        self._announced: Announced[tuple[str, int], Replied] = Announced(self._search)
 
     def train_questions(self, count: int, stream: random.Random) -> list[Question]:
         """Draw `count` training questions; none comes twice before all have come once.
@@ -92,6 +101,10 @@ class FileWorld:
             raise ValueError(f"{count} evaluation questions wanted, there are {have}")
         return python_stream(seed, "file evaluation questions").sample(self.evaluation, count)
 
+    def expect(self, query: str, k: int) -> None:
+        """Announce a search; the retriever is asked for all announced ones in one request."""
+        self._announced.expect((query, k))
+
     def search(
         self, question: Question, query: str, k: int, stream: random.Random
     ) -> list[Document]:
@@ -102,23 +115,38 @@ class FileWorld:
         cannot be one is a ValueError naming it.
         """
         try:
-            outcome, found = self._search(query, k)
+            outcome, found = self._announced.reply((query, k))
         except Exception as error:
-            self.outcomes[getattr(error, "outcome", type(error).__name__)] += 1
+            self._count(getattr(error, "outcome", type(error).__name__))
             raise
-        self.outcomes[outcome] += 1
+        self._count(outcome)
         return found
 
-    def _search(self, query: str, k: int) -> tuple[str, list[Document]]:
+    def _count(self, outcome: str) -> None:
+        with _COUNTING:
+            self.outcomes[outcome] += 1
+
+    def _search(self, wanted: list[tuple[str, int]]) -> list[Replied]:
+        """The reply to each of (query, k), all of one k in one request."""
+        replies: dict[int, Iterator[Replied]] = {}
+        for k in {k for _, k in wanted}:
+            replies[k] = iter(self._replies([query for query, each in wanted if each == k], k))
+        return [next(replies[k]) for _, k in wanted]
+
+    def _replies(self, queries: list[str], k: int) -> list[Replied]:
         ask = getattr(self.retriever, "ask", None)  # a client that says what became of a search
-        answer = ask([query], k) if ask else None
-        replies = answer.results if answer else self.retriever.search([query], k)
-        if len(replies) != 1:
-            raise ValueError(f"the retriever gave {len(replies)} lists of hits for one query")
-        if len(replies[0]) > k:
-            raise ValueError(f"the retriever gave {len(replies[0])} hits, {k} were wanted")
-        outcome = answer.outcome if answer else "ok" if len(replies[0]) == k else "short"
-        return outcome, [self._document(hit) for hit in replies[0]]
+        answer = ask(queries, k) if ask else None
+        replies = answer.results if answer else self.retriever.search(queries, k)
+        if len(replies) != len(queries):
+            many = "one query" if len(queries) == 1 else f"{len(queries)} queries"
+            raise ValueError(f"the retriever gave {len(replies)} lists of hits for {many}")
+        return [self._replied(hits, k, answer.outcome if answer else "") for hits in replies]
+
+    def _replied(self, hits: Sequence[Any], k: int, outcome: str) -> Replied:
+        if len(hits) > k:
+            raise ValueError(f"the retriever gave {len(hits)} hits, {k} were wanted")
+        outcome = outcome or ("ok" if len(hits) == k else "short")
+        return outcome, [self._document(hit) for hit in hits]
 
     def _document(self, hit: Any) -> Document:
         if hasattr(hit, "position"):

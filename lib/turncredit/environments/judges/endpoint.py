@@ -14,6 +14,7 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from turncredit import paths
+from turncredit.announcements import Announced
 from turncredit.environments.judges.base import VERDICTS, JudgeRequest
 from turncredit.environments.judges.chat import ChatClient, usable_key
 from turncredit.environments.judges.prompt import judge_messages, latest_sections, read_verdict
@@ -104,6 +105,7 @@ class EndpointJudge:
         self.settings = settings
         self.counts: Counter[str] = Counter()
         self.incidents: Counter[str] = Counter()
+        self._announced: Announced[JudgeRequest, str] = Announced(self.verdicts)
         self._cache = cache or paths.cache() / "verdicts"
         self._chat = ChatClient(
             settings.base_url,
@@ -122,7 +124,11 @@ class EndpointJudge:
         self, question: Question, answer: str, context: Sequence[str], stream: random.Random
     ) -> str:
         """Verdict on `answer`; draws nothing from `stream`."""
-        return self.verdicts([JudgeRequest(question, answer, tuple(context))])[0]
+        return self._announced.reply(JudgeRequest(question, answer, tuple(context)))
+
+    def expect(self, question: Question, answer: str, context: Sequence[str]) -> None:
+        """Announce a verdict; all announced ones are asked for side by side."""
+        self._announced.expect(JudgeRequest(question, answer, tuple(context)))
 
     def verdicts(self, requests: Sequence[JudgeRequest]) -> list[str]:
         """One verdict for each request, in order, `concurrency` of them under way at a time.

@@ -1,6 +1,7 @@
 """A decision tree small enough to enumerate: every trajectory, value and entropy is exact."""
 
 from turncredit.environments.toy_tree.episode import Snapshot, ToyTree, ToyTreeEpisode
+from turncredit.environments.toy_tree.film import film_policy, film_question
 from turncredit.environments.toy_tree.tree import Outcome, Path, Response, Tree, search_or_guess
 
 __all__ = [
@@ -11,5 +12,7 @@ __all__ = [
     "ToyTree",
     "ToyTreeEpisode",
     "Tree",
+    "film_policy",
+    "film_question",
     "search_or_guess",
 ]
