@@ -9,6 +9,7 @@ import pytest
 from turncredit import plots
 from turncredit.claims.by_family import BY_FAMILY, published_families
 from turncredit.claims.records import read_claims
+from turncredit.plots import gallery
 from turncredit.plots.family_figures import ALL, LABELS
 from turncredit.worlds.household import FAMILIES
 
@@ -130,3 +131,12 @@ def test_where_nothing_can_collapse_the_figure_says_so():
         differences, rates, ["t"], ["grpo", "aem"], reference_arm="grpo", level=0.95
     )
     assert "not defined" in [text.get_text() for text in figure.axes[1].texts]
+
+
+def test_every_caption_of_household_runs_says_what_played_them():
+    table = outcomes("grpo", [0.1, 0.2]).assign(task="household-short", finished=True)
+    study = SimpleNamespace(outcomes=table, settings=SimpleNamespace(reference_arm="grpo"))
+    told = gallery.caption(study, "outcomes")
+    assert told.endswith("no result on ALFWorld's own games.")
+    study.outcomes = table.assign(task="tempting_guess")
+    assert "ALFWorld" not in gallery.caption(study, "outcomes")
