@@ -62,7 +62,8 @@ EXHIBITS = {
 _OF_EVERY_PLAN = ("outcomes", "differences")
 
 MATCHED = dict.fromkeys(
-    ("11_suffix_masking", "23_full_seeds"), ("mask_quantile", ("random_suffix", "scale_failed"))
+    ("11_suffix_masking", "21_aem_alfworld", "23_full_seeds"),
+    ("mask_quantile", ("random_suffix", "scale_failed")),
 )
 """Of an experiment an arm, and others that take as many tokens from blame on every batch: what they
 come to is compared with it, not with the baseline."""
@@ -125,7 +126,20 @@ def caption(study: Study, name: str) -> str:
     count, over = len(shown), int(shown["finished"].sum())
     blocks = shown["block"].nunique()
     counts = f"{count} runs" if over == count else f"{count} runs, {over} of them over"
-    return f"{CAPTIONS[name]} All seeds: {counts}, from {blocks} warm starts."
+    played = "".join(f" {text}" for task, text in PLAYED_BY.items() if _has_task(shown, task))
+    return f"{CAPTIONS[name]} All seeds: {counts}, from {blocks} warm starts.{played}"
+
+
+PLAYED_BY = {
+    "household": "Household tasks are played by rules in Python that stand in for ALFWorld's "
+    "engine, in generated rooms: no result on ALFWorld's own games."
+}
+"""What every caption says of a task."""
+
+
+def _has_task(outcomes: pd.DataFrame, task: str) -> bool:
+    """Whether a table has runs on the task or a variant of it."""
+    return bool(outcomes["task"].str.partition("-")[0].eq(task).any())
 
 
 def _shown(study: Study, name: str) -> Study:
