@@ -188,7 +188,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--lead", type=int, default=2)
     parser.add_argument("--weak", action="store_true")
     options = parser.parse_args(arguments)
-    print("| GPUs | way | roll out | s a step | k tokens / s | a GPU | busy | age, mean | oldest |")
+    print(
+        "| GPUs | way | roll out | s a step | k tokens / s | tokens / s and GPU | busy | age, mean "
+        "| oldest |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for gpus in options.gpus:
         found = courses(gpus, options.steps, options.lead, weak=options.weak)

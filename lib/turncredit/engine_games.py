@@ -115,9 +115,15 @@ def _shares(pairs: Sequence[tuple[Trajectory, Trajectory]]) -> dict[str, float]:
         "success_by_rules": (
             sum(rules.success for _, rules in whole) / known if whole else float("nan")
         ),
-        "equal": sum(a == b for a, b in whole) / known if whole else float("nan"),
+        "equal": sum(_told(a) == _told(b) for a, b in whole) / known if whole else float("nan"),
         "lost": len(pairs) - len(whole),
     }
+
+
+def _told(trajectory: Trajectory) -> tuple[Any, ...]:
+    """What was said and shown and how it ended; the last bits of log-probs depend on the batch."""
+    turns = [(turn.sampled_ids, turn.observation_ids, turn.action) for turn in trajectory.turns]
+    return trajectory.prompt_ids, turns, trajectory.stop_reason, trajectory.success
 
 
 def _play(job: Job, settings: EngineSettings, report: Report) -> None:

@@ -6,6 +6,8 @@ from pipeline.tiny_runs import environment, write_task
 
 from turncredit import experiment, tasks
 
+collect_ignore = ["full_disk_driver.py"]  # a program, which looking for doctests would run
+
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):

@@ -13,7 +13,10 @@ import sys
 import pytest
 
 from turncredit import paths, plots
+from turncredit.results import write_table
+from turncredit.storage import write_json
 from turncredit.verl_plugin import convert
+from turncredit.verl_plugin.places import Place
 
 REPOSITORY = paths.PACKAGE.parents[1]
 RECORDED = REPOSITORY / "tests" / "fixtures" / "cluster_run"
@@ -30,9 +33,26 @@ def place(folder, method, seed):
     return folder
 
 
+def evaluate(folder, exact_match):
+    """What `turncredit.verl_plugin.evaluate` leaves of the last checkpoint, in a run's folder."""
+    logged = [json.loads(line) for line in (folder / "log-001.jsonl").open()][-1]
+    row = {
+        name.removeprefix("turncredit_eval/"): value
+        for name, value in logged["data"].items()
+        if name.startswith("turncredit_eval/")
+    }
+    row |= {"exact_match": exact_match, "temperature": 0.5}
+    place = Place(folder).evaluation(logged["step"])
+    place.mkdir(parents=True)
+    write_table(place / "eval.csv", [{"step": logged["step"], "hops": "all"} | row])
+    write_json(place / "manifest.json", {"of_all_questions": True})
+
+
 @pytest.mark.slow
 def test_logs_of_verl_are_drawn_in_every_figure(tmp_path, capsys):
     runs = [place(tmp_path, method, seed) for method in ("baseline", "aem") for seed in (1, 2)]
+    for seed, folder in enumerate(runs[2:]):
+        evaluate(folder, 0.5 + 0.25 * seed)
     results = tmp_path / "results"
     assert convert.main([*map(str, runs), "--results", str(results / "verl")]) == 0
     assert capsys.readouterr().err == ""
@@ -51,6 +71,8 @@ def test_logs_of_verl_are_drawn_in_every_figure(tmp_path, capsys):
         rows = {(row["task"], row["arm"]): row for row in csv.DictReader(file)}
     for arm in ("grpo", "aem"):
         assert rows["search_r1-qwen3_8b", arm]["finished"] == "2"
+    exact = [float(rows["search_r1-qwen3_8b", arm]["exact_match"]) for arm in ("grpo", "aem")]
+    assert exact == [0.0, 0.625]  # of verl's log, and of our evaluations of checkpoints
     assert rows["search_r1-qwen3_8b", "suffix_mask"]["runs"] == "0"
     captions = json.loads((results / "figures" / "captions.json").read_text())
     last = [json.loads(line)["data"] for line in (RECORDED / "log-001.jsonl").open()]

@@ -403,6 +403,7 @@ echo "$1" >> calls.log
 cat > /dev/null   # stdin must be closed, or this waits for ever
 [ "$1" = test-lm ] && exit $LM_CODE
 [ "$1" = test-verl ] && exit $VERL_CODE
+[ "$1" = cluster-check ] && exit $CLUSTER_CODE
 [ "$1" = smoke ] && exit $SMOKE_CODE
 [ "$1" = docs ] && exit $DOCS_CODE
 [ "$1" = test-browser ] && exit $CLICKS_CODE
@@ -428,7 +429,7 @@ def run_ci(checkout, failing, *, browser, picture="site-phone-index-dark"):
     (folder / "make").chmod(0o755)
     (checkout / ".ci").mkdir()
     shutil.copy(REPOSITORY / ".ci" / "run", checkout / ".ci" / "run")
-    names = ("TEST", "LM", "VERL", "SMOKE", "DOCS", "CLICKS")
+    names = ("TEST", "LM", "VERL", "CLUSTER", "SMOKE", "DOCS", "CLICKS")
     codes = {f"{name}_CODE": str(int(name == failing)) for name in names}
     return subprocess.run(
         [shutil.which("bash"), checkout / ".ci" / "run"],
@@ -441,13 +442,15 @@ def run_ci(checkout, failing, *, browser, picture="site-phone-index-dark"):
 
 
 @pytest.mark.parametrize("browser", [False, True])
-@pytest.mark.parametrize("failing", [None, "TEST", "LM", "VERL", "SMOKE", "DOCS", "CLICKS"])
+@pytest.mark.parametrize(
+    "failing", [None, "TEST", "LM", "VERL", "CLUSTER", "SMOKE", "DOCS", "CLICKS"]
+)
 def test_ci_fails_when_anything_fails(checkout, failing, browser):
     last, other = ("CLICKS", "DOCS") if browser else ("DOCS", "CLICKS")
     if failing == other:
         pytest.skip("not asked for")
     outcome = run_ci(checkout, failing, browser=browser)
-    order = ["TEST", "LM", "VERL", None, "SMOKE", last]
+    order = ["TEST", "LM", "VERL", "CLUSTER", "SMOKE", last]
     asked = ["test", "test-lm", "test-verl", "cluster-check", "smoke"]
     asked += ["test-browser" if browser else "docs"]
     assert calls(checkout) == asked[: order.index(failing) + 1 if failing else None]

@@ -41,6 +41,24 @@ def test_the_table_is_that_of_the_recorded_runs():
     assert tables()[0] == [row_of(key, runs) for key, runs in regimes.items()]
 
 
+def test_the_household_table_is_that_of_the_recorded_runs_and_what_was_frozen_is_the_task():
+    with (RUNS.parent / "household_search.csv").open(encoding="utf-8") as file:
+        runs = list(csv.DictReader(file))
+    numbers = ("success_before", "success_after")
+    keys = [key for key in runs[0] if key not in numbers and not key.startswith("malformed")]
+    rows = [
+        [*(run[key] for key in keys), *(f"{float(run[name]):.3f}" for name in numbers)]
+        for run in runs
+    ]
+    assert tables()[-1] == rows
+    assert {int(run["seed"]) // 1000 for run in runs} == {1}
+    settings = open_task("cpu", "household").settings
+    training = settings.training
+    assert settings.environment.max_turns == 12
+    assert (training.questions_per_step, training.updates_per_batch) == (8, 2)
+    assert (training.learning_rate, training.steps) == (2.0e-4, 60)
+
+
 def test_no_run_of_the_search_used_a_seed_of_the_experiments():
     with RUNS.open(encoding="utf-8") as file:
         assert {int(run["seed"]) // 1000 for run in csv.DictReader(file)} == {1}

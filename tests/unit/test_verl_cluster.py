@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from turncredit import params
+from turncredit import params, paths
 from turncredit.training import Method
 from turncredit.verl_plugin import cluster
 from turncredit.verl_plugin.places import facts_of
@@ -227,6 +227,36 @@ def test_trajectories_must_divide_among_the_gpus():
 def test_a_small_gpu_is_refused():
     with pytest.raises(ValueError, match=r"update needs .* on a GPU of 24\.0"):
         require_fits(RUN.shape, replace(RUN.machine, gpu_gib=24.0), config_of(RUN))
+
+
+def table_of_sizes():
+    """Cells of the table of sizes in docs/scaling.md, by run."""
+    text = (paths.repository() / "docs" / "scaling.md").read_text(encoding="utf-8")
+    cells = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| qwen")]
+    return {row[0].strip(): tuple(cell.strip() for cell in row[1:]) for row in cells}
+
+
+@pytest.mark.parametrize("name", table_of_sizes())
+def test_the_documentation_has_the_sizes_that_are_computed(name):
+    run = cluster.read_run(*name.split(), "baseline")
+    size = size_of(run.shape, run.machine, config_of(run))
+    gib = [f"{size.moments[moment]:.0f}" for moment in ("rollout", "log-probs", "update")]
+    most = [f"{size.step_tokens / 1e6:.1f}", f"{size.cached_tokens / size.row_tokens:.1f}"]
+    assert table_of_sizes()[name] == (*gib, *most)
+
+
+def test_the_documentation_names_what_a_judge_elsewhere_and_fused_kernels_save():
+    text = " ".join((paths.repository() / "docs" / "scaling.md").read_text().split())
+    plain = changed("actor_rollout_ref.model.use_fused_kernels", False)
+    assert f"the update of a 28k row takes {moments(plain)['update']:.0f} GiB" in text
+    more = changed(f"{R}gpu_memory_utilization", 0.65)
+    more["actor_rollout_ref"]["rollout"]["custom"]["turncredit"]["judge"]["base_url"] = (
+        "http://j/v1"
+    )
+    alone = replace(RUN.machine, judge_gib_per_gpu=0.0)
+    size = require_fits(RUN.shape, alone, more)
+    held = f"{size.cached_tokens / size.row_tokens:.1f} of the longest"
+    assert f"may be 0.65 on one node and the cache holds {held}" in text
 
 
 @pytest.mark.parametrize("name", cluster.choices()["models"])

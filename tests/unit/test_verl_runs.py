@@ -10,6 +10,7 @@ from play import PLAIN, policy, questions, synthetic_environment, vocabulary
 
 from turncredit.evaluation import evaluate, evaluation_rows
 from turncredit.verl_plugin import convert as converting
+from turncredit.verl_plugin import evaluate as evaluating
 from turncredit.verl_plugin.batches import Rows, credit_rows
 from turncredit.verl_plugin.cluster import read_run, seeded
 from turncredit.verl_plugin.convert import convert
@@ -198,6 +199,55 @@ def test_a_run_that_goes_on_has_no_manifest_and_is_refreshed(tmp_path, root):
     directory = convert(place, root)
     assert len(pd.read_csv(directory.path / "metrics.csv")) == 3
     assert directory.read_manifest()["steps_done"] == 3
+
+
+@pytest.mark.parametrize("of_all", [True, False])
+def test_our_own_evaluation_of_all_questions_takes_the_place_of_verls(tmp_path, root, of_all):
+    place, log = begun(tmp_path / "runs", short(2))
+    write_log(
+        log, (0, evaluation_data(0)), (1, step_data(1)), (2, step_data(2) | evaluation_data(1))
+    )
+    before = pd.read_csv(convert(place, root).path / "eval.csv")
+    asked, trajectories = played(seed=5)
+    rows = [{"step": 2, **r, "temperature": 0.5} for r in evaluation_rows(asked, trajectories)]
+    facts = json.loads(place.facts.read_text())
+    evaluating.write(place.evaluation(2), rows, asked, trajectories, facts, of_all=of_all)
+    directory = convert(place, root)
+    after = pd.read_csv(directory.path / "eval.csv")
+    assert directory.read_manifest()["evaluated_at"] == 2
+    if not of_all:
+        pd.testing.assert_frame_equal(after, before)
+        return
+    first, mine = (after[after["step"] == step] for step in (0, 2))
+    pd.testing.assert_frame_equal(first, before[before["step"] == 0], check_dtype=False)
+    assert len(mine) == len(rows)
+    for name, value in rows[0].items():
+        told = mine.iloc[0][name]
+        assert told == (value if name == "hops" else pytest.approx(value, nan_ok=True)), name
+
+
+def test_a_checkpoint_that_no_policy_can_be_made_of_is_refused(tmp_path):
+    place, _ = begun(tmp_path)
+    with pytest.raises(ValueError, match="no checkpoint was saved here"):
+        place.latest_step()
+    folder = place.path / "checkpoints" / "global_step_50" / "actor" / "huggingface"
+    folder.mkdir(parents=True)
+    (place.path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("50")
+    assert place.latest_step() == 50
+    with pytest.raises(ValueError, match=r"no checkpoint of step 7; there are \[50\]"):
+        place.model(7)
+    with pytest.raises(ValueError, match="save_contents must name hf_model"):
+        place.model(50)
+    (folder / "model.safetensors").write_bytes(b"")
+    assert place.model(50) == folder
+
+
+def test_what_is_evaluated_is_what_the_agent_loop_played():
+    run = read_run("qwen3_8b", "deep_research", "2x8", "aem")
+    agent = evaluating.agent_of(run.verl, "10.0.0.7")
+    assert agent.retriever.url == "http://10.0.0.7:8000"
+    assert agent.judge.base_url == "http://10.0.0.7:8001/v1"
+    assert agent.max_turn_tokens == 1024
 
 
 def test_a_run_is_never_written_over_another_one(tmp_path, root):

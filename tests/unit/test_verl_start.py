@@ -41,8 +41,10 @@ def sound(tmp_path):
 
 
 def test_sound_files_pass(sound):
-    require_questions(data(sound))
-    require_questions(data(sound, train_files=[str(sound)] * 2, train_batch_size=8))
+    assert require_questions(data(sound)) == 4
+    twice = [str(sound)] * 2
+    assert require_questions(data(sound, train_files=twice, train_batch_size=8)) == 4
+    assert require_questions(data(sound, val_files=twice)) == 8
 
 
 def test_a_file_that_is_not_there_is_named_with_the_remedy(tmp_path):

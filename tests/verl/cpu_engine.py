@@ -81,6 +81,8 @@ torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor
 
 
 _ray_init = ray.init
+TRIES = 4
+"""Of starting Ray, whose node is given 30 seconds to register, which a busy machine may miss."""
 
 
 def start_ray(**kwargs):
@@ -89,7 +91,14 @@ def start_ray(**kwargs):
     Ray's node gives its agent 15 seconds to start: as that of a minimal installation it can.
     """
     utils.get_dashboard_dependency_error = lambda: "not wanted"
-    return _ray_init(**kwargs, include_dashboard=False)
+    for left in reversed(range(TRIES)):
+        try:
+            return _ray_init(**kwargs, include_dashboard=False)
+        except Exception as error:  # of no class of its own
+            if "timed out during startup" not in str(error) or not left:
+                raise
+            ray.shutdown()
+    return None
 
 
 ray.init = start_ray

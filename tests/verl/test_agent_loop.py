@@ -1,16 +1,21 @@
 """Our agent loop in verl's own worker, with a scripted server and with one that has a model.
 
+Both environments are played: Search-R1's, and deep research with a judge behind a server.
+
 Runs only where verl is installed: `make test-verl`.
 """
 
 import asyncio
 import json
+from functools import lru_cache
+from itertools import pairwise
 
 import cpu_server
 import numpy as np
 import pytest
 import tiny_run
 import torch
+from answering import json_server
 from play import ListWorld, document
 
 pytest.importorskip(
@@ -21,7 +26,9 @@ from verl.experimental.agent_loop import AgentLoopWorker
 from verl.protocol import DataProto
 from verl.workers.rollout.replica import TokenOutput
 
-from turncredit.environments import SearchR1
+from turncredit.environments import DeepResearch, SearchR1
+from turncredit.environments.judges import open_judge
+from turncredit.environments.wording import WORDINGS
 from turncredit.policies.huggingface import HuggingFacePolicy, HuggingFaceSettings
 from turncredit.verl_plugin import agent_loop, cluster, plugin  # noqa: F401 (it registers)
 from turncredit.verl_plugin.outputs import NOTE, spans_of
@@ -75,9 +82,21 @@ class Server:
         return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), extra_fields=known)
 
 
-def worker_of(model, monkeypatch, response, **custom):
+TEXT = "The court sits in The Hague, where it has its seat in a palace that was built for it."
+
+
+def environment_of(settings):
+    """The environment that settings describe, over a world of one document."""
+    world = ListWorld((document("Court", TEXT),))
+    if settings.environment.KIND == "search_r1":
+        return SearchR1(world, settings.environment)
+    judge, wording = open_judge(settings.judge), WORDINGS[settings.wording]
+    return DeepResearch(world, judge, settings.environment, wording=wording)
+
+
+def worker_of(model, monkeypatch, response, agent="search_r1", **custom):
     """verl's worker for a model's folder and responses of so many tokens."""
-    run = cluster.read_run("qwen3_8b", "search_r1", "1x8", "baseline")
+    run = cluster.read_run("qwen3_8b", agent, "1x8", "baseline")
     config = cluster.compose(run)
     ours = "actor_rollout_ref.rollout.custom.turncredit"
     for key, value in {
@@ -87,11 +106,9 @@ def worker_of(model, monkeypatch, response, **custom):
         **{f"{ours}.{key}": value for key, value in custom.items()},
     }.items():
         OmegaConf.update(config, key, value)
-    world = ListWorld((document("Court", "The court sits in The Hague."),))
+    OmegaConf.resolve(config)  # as verl's main does
     agent_loop.tokens_of.cache_clear()
-    monkeypatch.setattr(
-        agent_loop, "open_environment", lambda settings: SearchR1(world, settings.environment)
-    )
+    monkeypatch.setattr(agent_loop, "open_environment", lru_cache(environment_of))
     return AgentLoopWorker(config, llm_client=None)
 
 
@@ -103,9 +120,9 @@ def generated(worker, episodes=1):
     return asyncio.run(worker.generate_sequences(batch))
 
 
-def play(model, monkeypatch, *lines, response=600):
+def play(model, monkeypatch, *lines, response=600, **told):
     """One scripted episode: its output, the server, and the tokenizer."""
-    worker = worker_of(model, monkeypatch, response)
+    worker = worker_of(model, monkeypatch, response, **told)
     worker.llm_client = Server(worker.tokenizer, *lines)
     return generated(worker), worker.llm_client, worker.tokenizer
 
@@ -124,12 +141,51 @@ def test_an_episode_has_exact_spans_and_masks_what_tools_said(model, monkeypatch
     told = found.batch["rollout_log_probs"][0]
     assert set(told[found.batch["response_mask"][0] == 1].tolist()) == {-0.5}
     start, end = note["turn_spans"][0][1], note["turn_spans"][1][0]
-    assert "The court sits in The Hague." in tokenizer.decode(ids[start:end])
+    assert TEXT in tokenizer.decode(ids[start:end])
     assert server.asked[1][1][-end:] == ids[:end]  # the context is what was said, id by id
     assert server.asked[0][0] == server.asked[1][0]
     assert "seat of the court?" in tokenizer.decode(server.asked[0][1])
     assert server.asked[0][2]["stop"] == ["</search>", "</answer>"]
     assert server.asked[0][2]["max_tokens"] == 500
+
+
+@pytest.fixture(scope="module")
+def judge():
+    """The address of a judge for which all is CORRECT, and what it was asked."""
+    asked = []
+    said = {"choices": [{"message": {"role": "assistant", "content": "CORRECT"}}]}
+    with json_server(lambda body: asked.append(body) or said) as url:
+        yield f"{url}/v1", asked
+
+
+def test_deep_research_uses_every_tool_and_its_judge(model, monkeypatch, judge, tmp_path):
+    url, asked = judge
+    monkeypatch.setenv("TURNCREDIT_CACHE", str(tmp_path))
+    lines = [
+        "<search> court </search>", "<read_chunk> court </read_chunk>",
+        "<external_verify> The Hague </external_verify>", "<answer> The Hague </answer>",
+    ]  # fmt: skip
+    found, server, tokenizer = play(
+        model, monkeypatch, *lines, response=2000, agent="deep_research", **{"judge.base_url": url}
+    )
+    mask, ids = found.batch["response_mask"][0].tolist(), found.batch["responses"][0].tolist()
+    note = found.non_tensor_batch[NOTE][0]
+    spans = note["turn_spans"]
+    assert spans == spans_of(mask)
+    assert [tokenizer.decode(ids[start:end]) for start, end in spans] == lines
+    assert note["actions"] == ["search", "read_chunk", "external_verify", "answer"]
+    assert (note["stop_reason"], note["success"], note["reward"]) == ("answer", True, 1.0)
+    after = pairwise(spans)
+    said = [tokenizer.decode(ids[end:start]) for (_, end), (start, _) in after]
+    assert "Doc 1 (Title: Court)" in said[0]
+    assert TEXT not in said[0]  # a search keeps the text aside
+    assert TEXT in said[1]
+    assert "CORRECT" in said[2]
+    assert TEXT in asked[-1]["messages"][-1]["content"]  # the judge knows what was read
+    assert server.asked[3][1][-len(ids[: spans[3][0]]) :] == ids[: spans[3][0]]
+    tags = ["</search>", "</read_chunk>", "</external_verify>", "</answer>"]
+    assert server.asked[0][2]["stop"] == tags
+    assert server.asked[0][2]["max_tokens"] == 1024
 
 
 def test_what_does_not_fit_is_dropped_and_ends_the_episode(model, monkeypatch):
@@ -146,12 +202,16 @@ def test_what_does_not_fit_is_dropped_and_ends_the_episode(model, monkeypatch):
 # a server with a model
 
 
-@pytest.fixture(scope="module")
-def sampled(tmp_path_factory):
+@pytest.fixture(scope="module", params=["search_r1", "deep_research"])
+def sampled(request, tmp_path_factory, judge):
     """Sixteen episodes by a tiny Qwen3 behind a server, and the model's folder."""
     folder = tiny_run.write_model(tmp_path_factory.mktemp("tiny") / "model")
+    told = {"max_turn_tokens": 6}
+    if request.param == "deep_research":
+        told |= {"judge.base_url": judge[0], "environment.invalid_ends": False}
     with pytest.MonkeyPatch.context() as monkeypatch:
-        worker = worker_of(folder, monkeypatch, 700, max_turn_tokens=6)
+        monkeypatch.setenv("TURNCREDIT_CACHE", str(folder / "cache"))
+        worker = worker_of(folder, monkeypatch, 700, request.param, **told)
         worker.llm_client = cpu_server.Server(folder, 0)
         return generated(worker, episodes=16), worker.tokenizer, folder
 
@@ -177,6 +237,10 @@ def test_the_log_probs_of_a_model_are_those_of_our_policy_on_the_whole_row(sampl
         assert not told[~said].any()
 
 
+TOLD = {"search": "Court", "external_verify": "CORRECT"}
+"""What every observation after a tool has."""
+
+
 def test_what_a_model_sampled_is_kept_id_by_id_where_encoding_would_give_others(sampled):
     found, tokenizer, _ = sampled
     notes, searches, differing = found.non_tensor_batch[NOTE], 0, 0
@@ -187,11 +251,12 @@ def test_what_a_model_sampled_is_kept_id_by_id_where_encoding_would_give_others(
             assert 1 <= end - start <= 6
             text = tokenizer.decode(ids[start:end])
             differing += tokenizer.encode(text, add_special_tokens=False) != ids[start:end]
-            if note["actions"][turn] == "search":
-                after = (note["turn_spans"] + [[len(ids)] * 2])[turn + 1][0]
-                assert text.endswith("</search>")
-                assert "The court sits in The Hague." in tokenizer.decode(ids[end:after])
-                searches += 1
+            action = note["actions"][turn]
+            if action in TOLD and turn + 1 < len(note["turn_spans"]):
+                after = note["turn_spans"][turn + 1][0]
+                assert text.endswith(f"</{action}>")
+                assert TOLD[action] in tokenizer.decode(ids[end:after])
+                searches += action == "search"
     assert searches
     assert differing
     assert len({note["stop_reason"] for note in notes}) > 1

@@ -18,21 +18,29 @@ pytest.importorskip(
 )
 
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from turncredit import paths
 from turncredit.batching import TurnBatch
 from turncredit.credit import token_advantages
+from turncredit.records import read_trajectories
+from turncredit.verl_plugin import evaluate
 from turncredit.verl_plugin.convert import convert
 from turncredit.verl_plugin.places import Place
+
+pytestmark = pytest.mark.timeout(tiny_run.TIMEOUT + 60)
 
 
 @pytest.fixture(scope="module")
 def server():
-    with tiny_run.retrieval_server() as url:
+    with tiny_run.tool_server() as url:
         yield url
 
 
 RANKS = {"suffix_mask": 1, "aem": 2}
+AGENTS = {"suffix_mask": "search_r1", "aem": "deep_research"}
+PUSHES = {"suffix_mask": 7.0, "aem": 10.0}
+"""Towards whole words: more of them for the environment with more tools."""
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +48,8 @@ def runs(tmp_path_factory, server):
     """The folders of runs of two steps by method, under way at the same time."""
     folders = {method: tmp_path_factory.mktemp(method) for method in RANKS}
     for method, folder in folders.items():
-        tiny_run.write_params(folder, server, ranks=RANKS[method])
-    tiny_run.finish(*(tiny_run.start(folder, method) for method, folder in folders.items()))
+        tiny_run.write_params(folder, server, ranks=RANKS[method], push=PUSHES[method])
+    tiny_run.finish(*(tiny_run.start(folders[m], m, agent=agent) for m, agent in AGENTS.items()))
     return folders
 
 
@@ -120,6 +128,44 @@ def options_of(folder, method):
     return verl["algorithm"]["turncredit"]
 
 
+# episodes
+
+
+def observed(rows, tokenizer):
+    """(action, what followed it) of every turn but the last ones."""
+    for response, extra in zip(rows["responses"], rows["extra_fields"], strict=True):
+        note = extra["turncredit"]
+        spans = [*note["turn_spans"], [len(response)] * 2]
+        for turn, action in enumerate(note["actions"][:-1]):
+            ids = response[spans[turn][1] : spans[turn + 1][0]].tolist()
+            yield action, tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("suffix_mask", {"search": "Doc 1(Title: Court) In The Hague."}),
+        ("aem", {"search": "Doc 1 (Title: Court)", "external_verify": "CORRECT"}),
+    ],
+)
+def test_tools_answer_inside_verl_and_nothing_they_say_is_trained_on(runs, method, told):
+    tokenizer = AutoTokenizer.from_pretrained(runs[method] / "model")
+    steps = [dumped(runs[method], step) for step in (1, 2)]
+    found = [pair for rows in steps for pair in observed(rows, tokenizer)]
+    for action, text in told.items():
+        answers = [said for name, said in found if name == action]
+        assert answers
+        assert all(text in said for said in answers)
+    if method == "aem":  # a section is shown once, so that later calls find nothing
+        assert any("In The Hague." in said for name, said in found if name == "read_chunk")
+    for rows in steps:
+        for mask, extra in zip(rows["response_mask"], rows["extra_fields"], strict=True):
+            sampled = torch.zeros(len(mask))
+            for start, end in extra["turncredit"]["turn_spans"]:
+                sampled[start:end] = 1
+            assert torch.equal(sampled, mask.float())
+
+
 # credit
 
 
@@ -189,6 +235,41 @@ def test_a_run_that_goes_on_ends_where_it_would_have_ended(resumed):
     assert found.keys() == expected.keys()
     for name, weights in found.items():
         torch.testing.assert_close(weights, expected[name], atol=1e-3 * moved, rtol=0)
+
+
+def test_a_checkpoint_opens_as_the_policy_that_verl_went_on_with(runs):
+    place, rows = place_of(runs["aem"]), dumped(runs["aem"], 2)
+    facts = json.loads(place.facts.read_text())["overrides"]
+    agent = evaluate.agent_of(facts, "")
+    policy, _ = evaluate.open_checkpoint(place, 1, facts["data"], agent, "cpu")
+    batch = batch_of(rows)
+    with torch.no_grad():
+        logprobs, entropies = policy.score(batch.token_ids, batch.response_mask)
+    sampled = batch.response_mask
+    for ours, theirs in ((logprobs, batch.old_logprobs), (entropies, batch.entropies)):
+        torch.testing.assert_close(ours[sampled], theirs[sampled], atol=1e-4, rtol=0)
+
+
+def test_a_checkpoint_is_evaluated_by_our_own_rollout_and_becomes_results(
+    runs, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("TURNCREDIT_CACHE", str(tmp_path / "cache"))
+    place = place_of(runs["aem"])
+    assert evaluate.main([str(place.path), "--device", "cpu", "--rows", "3"]) == 0
+    assert capsys.readouterr().out.startswith("step 2, hops all, questions 8, ")
+    folder = place.evaluation(2)
+    trajectories = read_trajectories(folder / "trajectories.jsonl.gz")
+    assert len(trajectories) == 8
+    actions = {turn.action for trajectory in trajectories for turn in trajectory.turns}
+    assert actions & {"search", "read_chunk", "external_verify"}
+    assert None not in {trajectory.reward for trajectory in trajectories}
+    directory = convert(place, tmp_path / "results")
+    (ours,) = (row for row in read_table(directory.path / "eval.csv") if row["step"] == "2")
+    (row,) = (row for row in read_table(folder / "eval.csv") if row["hops"] == "all")
+    assert {name: ours[name] for name in row} == row
+    assert float(row["turns"]) == pytest.approx(
+        sum(len(trajectory.turns) for trajectory in trajectories) / 8
+    )
 
 
 # results

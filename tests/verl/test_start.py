@@ -55,7 +55,7 @@ def altered(params, kind, name, **changes):
 
 
 def test_a_sound_run_is_started_with_its_log_in_its_folder(params, started):
-    with tiny_run.retrieval_server() as url:
+    with tiny_run.tool_server() as url:
         agent = params / "agents" / "search_r1.yaml"
         agent.write_text(agent.read_text().replace(NOBODY, url))
         assert command(params) == 0
@@ -80,7 +80,7 @@ def test_servers_are_asked_where_the_command_says(params, started, capsys):
     altered(params, "machines", "cpu", actor_rollout_ref__rollout__custom=custom)
     url = "http://${actor_rollout_ref.rollout.custom.head}:"
     agent = params / "agents" / "search_r1.yaml"
-    with tiny_run.retrieval_server() as address:
+    with tiny_run.tool_server() as address:
         agent.write_text(agent.read_text().replace(NOBODY, url + address.rpartition(":")[2]))
         assert command(params) == 1
         assert "http://nobody.invalid:" in capsys.readouterr().err

@@ -23,6 +23,7 @@ from turncredit.worlds.question_files.rows import QuestionRow, with_prompts
 WORDS = (
     "<search> court </search>", "<answer> The Hague </answer>", "<answer> Paris </answer>",
     "<think> well </think>", "<think> hm </think>", "<search> seat </search>",
+    "<read_chunk> court </read_chunk>", "<external_verify> The Hague </external_verify>",
 )  # fmt: skip
 SPECIALS = ("<|im_start|>", "<|im_end|>")
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}{% endfor %}<|im_start|>"
@@ -31,8 +32,11 @@ TIMEOUT = int(os.environ.get("TURNCREDIT_VERL_TIMEOUT", "400"))
 """Seconds after which a run counts as hung; it takes about 60 on two quiet cores."""
 
 
-def write_model(folder):
-    """A two-layer Qwen3 with random weights and its tokenizer, as a Hugging Face folder."""
+def write_model(folder, push=7.0):
+    """A two-layer Qwen3 with random weights and its tokenizer, as a Hugging Face folder.
+
+    push: towards whole words; with 7 they are 60 % of what is sampled, with 10 nearly 90 %.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
@@ -62,7 +66,7 @@ def write_model(folder):
         model.model.embed_tokens.weight[:, 0] = 6.0  # a direction that every token has and keeps
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight[0] = layer.mlp.down_proj.weight[0] = 0.0
-        model.lm_head.weight[:, 0] = torch.tensor([7.0 * (entry in words) for entry in entries])
+        model.lm_head.weight[:, 0] = torch.tensor([push * (entry in words) for entry in entries])
     model.save_pretrained(folder)
     return folder
 
@@ -82,14 +86,25 @@ def write_questions(folder, count):
     return files
 
 
-def retrieval_server():
-    """The address of a server with Search-R1's `/retrieve` that knows one passage."""
+def tool_server():
+    """The address of a server with Search-R1's `/retrieve` that knows one passage.
+
+    It judges as well: whatever an OpenAI-compatible chat asks it is CORRECT.
+    """
     item = {"document": {"id": "0", "contents": '"Court"\nIn The Hague.'}, "score": 1.0}
-    return json_server(lambda asked: {"result": [[item] for _ in asked["queries"]]})
+    verdict = {"choices": [{"message": {"role": "assistant", "content": "CORRECT"}}]}
+
+    def answer(asked):
+        return verdict if "messages" in asked else {"result": [[item] for _ in asked["queries"]]}
+
+    return json_server(answer)
 
 
-def write_params(folder, url, *, ranks=1, steps=2, questions=4):
-    """Files of a run like those in params/cluster, of which it takes engine and methods."""
+def write_params(folder, url, *, ranks=1, steps=2, questions=4, push=7.0):
+    """Files of a run like those in params/cluster, of which it takes engine and methods.
+
+    url: of the retrieval server, and of the judge; push: see `write_model`.
+    """
     committed = paths.params("cluster")
     for kind in ("engine", "methods", "agents", "models", "machines"):
         (folder / kind).mkdir(parents=True)
@@ -97,11 +112,12 @@ def write_params(folder, url, *, ranks=1, steps=2, questions=4):
     (folder / "engine" / "verl.yaml").write_text(yaml.safe_dump(engine))
     for file in (committed / "methods").glob("*.yaml"):
         dump(folder / "methods" / file.name, changed_method(yaml.safe_load(file.read_text())))
-    agent = yaml.safe_load((committed / "agents" / "search_r1.yaml").read_text())
-    files, model = write_questions(folder, 2 * questions), write_model(folder / "model")
-    dump(folder / "agents" / "search_r1.yaml", changed_agent(agent, files, url, steps, questions))
+    files, model = write_questions(folder, 2 * questions), write_model(folder / "model", push)
+    for file in (committed / "agents").glob("*.yaml"):
+        agent = changed_agent(yaml.safe_load(file.read_text()), files, url, steps, questions)
+        dump(folder / "agents" / file.name, agent)
     shape = {"layers": 2, "width": WIDTH, "queries": 32, "keys": 32, "inner": WIDTH}
-    shape |= {"vocabulary": 264, "positions": 4096}
+    shape |= {"vocabulary": 256 + len(WORDS) + len(SPECIALS), "positions": 4096}
     dump(
         folder / "models" / "tiny.yaml",
         {"shape": shape, "verl": {"actor_rollout_ref": {"model": {"path": str(model)}}}},
@@ -119,7 +135,7 @@ def changed_method(method):
 
 
 def changed_agent(agent, files, url, steps, questions):
-    """Search-R1's agent on small questions: short messages, three turns, groups of four."""
+    """An agent on small questions: short messages, few turns, groups of four."""
     verl = agent["verl"]
     verl["data"] |= {"train_files": files["train"], "val_files": files["test"]}
     verl["data"] |= {"train_batch_size": questions, "max_prompt_length": 1600}
@@ -130,8 +146,13 @@ def changed_agent(agent, files, url, steps, questions):
     verl["actor_rollout_ref"]["actor"]["optim"] = {"lr": 1.0e-3, "lr_warmup_steps_ratio": 0.0}
     verl["actor_rollout_ref"]["rollout"] |= {"n": 4, "max_model_len": 2300, "max_num_seqs": 16}
     custom = verl["actor_rollout_ref"]["rollout"]["custom"]["turncredit"]
-    custom["environment"] |= {"max_turns": 3, "invalid_penalty": 0.25}
+    custom["environment"] |= {"max_turns": 3, "invalid_ends": False, "invalid_penalty": 0.25}
     custom["retriever"]["url"] = url
+    if custom["environment"]["kind"] == "deep_research":
+        verl["data"]["max_response_length"] = 1400
+        verl["actor_rollout_ref"]["rollout"]["max_model_len"] = 3000
+        custom["environment"] |= {"max_turns": 5, "minimum_paragraph": 5}
+        custom["judge"]["base_url"] = f"{url}/v1"
     custom["max_turn_tokens"] = 6
     verl["trainer"] = {"total_training_steps": steps, "total_epochs": 9}
     verl["trainer"] |= {"save_freq": 1, "test_freq": 2}
@@ -193,14 +214,14 @@ def environment(dumps=None, modules=("cpu_engine",)):
     return os.environ | own | ({"TURNCREDIT_TEST_DUMP": str(dumps)} if dumps else {})
 
 
-def start(folder, method, *, runs="runs"):
+def start(folder, method, *, agent="search_r1", runs="runs"):
     """Start `turncredit.verl_plugin.train`, which dumps what it trains on to <runs>-dumps.
 
     Returns, when its Ray is up, what `start_module` returns.
     """
     kept = folder / f"{runs}-dumps"
     kept.mkdir(exist_ok=True)
-    command = ["turncredit.verl_plugin.train", "tiny", "search_r1", "cpu", method]
+    command = ["turncredit.verl_plugin.train", "tiny", agent, "cpu", method]
     command += ["--params", folder, "--runs", folder / runs]
     started = start_module(command, folder, environment(kept))
     _wait_for_ray(*started)

@@ -113,17 +113,19 @@ def weight_statistics(batch: TurnBatch, base: Tensor, weights: Tensor) -> dict[s
     real = lengths > 0
     changed = real & (weights != 1)
     groups, touched = (batch.group_ids[t.any(dim=1)].unique().numel() for t in (real, changed))
-    chosen = weights[real].tolist() or [math.nan]
+    extremes = weights[real].aminmax() if real.any() else (math.nan, math.nan)
     blame = batch.turn_sums(base)
     signed = {"positive": real & (blame > 0), "negative": real & (blame < 0)}
     return {
-        "weight_min": min(chosen),
-        "weight_max": max(chosen),
-        "reweighted_share": _share((lengths * changed).sum(), lengths.sum()),
-        **{
-            f"damped_{sign}": _share((turns & (weights < 1)).sum(), turns.sum())
-            for sign, turns in signed.items()
-        },
+        "weight_min": float(extremes[0]),
+        "weight_max": float(extremes[1]),
+        **_shares(
+            {"reweighted_share": ((lengths * changed).sum(), lengths.sum())}
+            | {
+                f"damped_{sign}": ((turns & (weights < 1)).sum(), turns.sum())
+                for sign, turns in signed.items()
+            }
+        ),
         "silent_groups": (groups - touched) / groups if groups else math.nan,
         **suffix_mask_statistics(batch, base, weights),
     }
@@ -145,24 +147,25 @@ def suffix_mask_statistics(batch: TurnBatch, base: Tensor, weights: Tensor) -> d
     masked = failed[:, None] & (weights == 0) & (lengths > 0)
     gated = masked.any(dim=1)
     gate = last_true((lengths > 0) & ~masked & (masked.cumsum(dim=1) == 0))[gated]
-    masked_tokens = (lengths * masked).sum()
+    masked_tokens, gates = (lengths * masked).sum(), gated.sum()
     penalised = failed & (batch.turn_sums(base).sum(dim=1) < 0)
     ratios = {
-        "gate_rate": (gated.sum(), failed.sum()),
-        "gate_rate_penalised": (gated.sum(), penalised.sum()),
-        "gate_turn": (gate.sum(), gated.sum()),
-        **{f"gate_at_{turn}": ((gate == turn).sum(), gated.sum()) for turn in range(_APART)},
-        "gate_at_later": ((gate >= _APART).sum(), gated.sum()),
+        "gate_rate": (gates, failed.sum()),
+        "gate_rate_penalised": (gates, penalised.sum()),
+        "gate_turn": (gate.sum(), gates),
+        **{f"gate_at_{turn}": ((gate == turn).sum(), gates) for turn in range(_APART)},
+        "gate_at_later": ((gate >= _APART).sum(), gates),
         "masked_share_failed": (masked_tokens, lengths[failed].sum()),
         "masked_share": (masked_tokens, lengths.sum()),
     }
-    shares = {name: _share(*ratio) for name, ratio in ratios.items()}
-    return shares | {"failed": float(failed.sum())}
+    return _shares(ratios) | {"failed": float(failed.sum())}
 
 
 _APART = 4
 """Turns with a column of their own in the histogram of the gate turn."""
 
 
-def _share(part: Tensor, whole: Tensor) -> float:
-    return (part.double() / whole.double()).item()  # 0 / 0 is NaN: missing, not zero
+def _shares(ratios: dict[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """Parts over wholes, all numbers; 0 / 0 is NaN: missing, not zero."""
+    parts, wholes = (torch.stack(side).double() for side in zip(*ratios.values(), strict=True))
+    return dict(zip(ratios, (parts / wholes).tolist(), strict=True))

@@ -32,7 +32,7 @@ from turncredit.plots.family_figures import (
     pair_spreads,
     published_gains,
 )
-from turncredit.plots.gallery import GALLERY, draw, exhibits
+from turncredit.plots.gallery import GALLERY, draw, exhibits, matched
 from turncredit.plots.measured import measured_exhibits
 from turncredit.plots.outcomes import (
     difference_rows,
@@ -105,6 +105,7 @@ __all__ = [
     "final_evaluations",
     "lambda_sweep",
     "map_rows",
+    "matched",
     "measure_rows",
     "measured_exhibits",
     "open_study",

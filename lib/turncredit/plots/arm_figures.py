@@ -130,6 +130,9 @@ def _rates(axis: Axes, rates: pd.DataFrame, arms: Sequence[str], colours: dict[s
     if rates.empty:
         say_no_runs(axis)
         return
+    if not rates["n"].any():  # in no world of these runs can evidence be lost
+        say_no_runs(axis, "not defined")
+        return
     axis.set_xlim(-0.08, 1.08)
     axis.set_xticks([0, 0.5, 1])
     stripes(axis, len(arms))

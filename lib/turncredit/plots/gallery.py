@@ -35,7 +35,9 @@ def draw(study: Study, name: str) -> Figure:
 
 
 EXHIBITS = {
-    "10_grpo_baseline": ("outcomes", "collapse", "early_warnings", "decision_alone"),
+    "10_grpo_baseline": (
+        "outcomes", "collapse", "early_warnings", "decision_alone", "actions_by_turn",
+    ),
     "12_aem": (
         "outcomes", "differences", "exploration", "entropy_divergence", "variance_over_seeds",
         "time_breakdown",
@@ -58,6 +60,31 @@ EXHIBITS = {
 """What of an experiment is kept as figures; of any other, its outcomes and differences."""
 
 _OF_EVERY_PLAN = ("outcomes", "differences")
+
+MATCHED = dict.fromkeys(
+    ("11_suffix_masking", "21_aem_alfworld", "23_full_seeds"),
+    ("mask_quantile", ("random_suffix", "scale_failed")),
+)
+"""Of an experiment an arm, and others that take as many tokens from blame on every batch: what they
+come to is compared with it, not with the baseline."""
+
+
+def matched(study: Study, experiment: Experiment) -> Study | None:
+    """The study of the matched arms of an experiment, None if it has none that ran."""
+    reference, arms = MATCHED.get(experiment.notebook, ("", ()))
+    ran = study.outcomes[study.outcomes["arm"].isin(arms)]
+    if ran.empty:
+        return None
+    tasks = [task for task in study.settings.tasks if task in set(ran["task"])]
+    seeds = ran["seed"].unique()
+    return study.only(tasks, [arm for arm in arms if arm in set(ran["arm"])],
+                      reference_arm=reference, seeds=seeds)  # fmt: skip
+
+
+_ON_MATCHED = (
+    "The reference arm masks by a quantile of the entropy; the others take as many tokens from "
+    "blame on every batch, at random places or evenly."
+)
 
 FACTORS = {
     "clip_grid": factor_figures.clip_rows,
@@ -83,6 +110,10 @@ def exhibits(study: Study, experiment: Experiment) -> Iterator[tuple[str, Figure
                 continue
             file = f"{experiment.notebook}_{name}" + (f"_{number}" if number > 1 else "")
             yield file, draw(part, name), caption(part, name)
+    pairs = matched(study, experiment)
+    if pairs is not None:
+        text = caption(pairs, "differences")
+        yield f"{experiment.notebook}_matched", draw(pairs, "differences"), f"{text} {_ON_MATCHED}"
     for name in (name for name in names if name in FACTORS):
         if set(_shown(study, name).outcomes["arm"]) - {study.settings.reference_arm}:
             shown = _shown(study, name)
@@ -95,7 +126,20 @@ def caption(study: Study, name: str) -> str:
     count, over = len(shown), int(shown["finished"].sum())
     blocks = shown["block"].nunique()
     counts = f"{count} runs" if over == count else f"{count} runs, {over} of them over"
-    return f"{CAPTIONS[name]} All seeds: {counts}, from {blocks} warm starts."
+    played = "".join(f" {text}" for task, text in PLAYED_BY.items() if _has_task(shown, task))
+    return f"{CAPTIONS[name]} All seeds: {counts}, from {blocks} warm starts.{played}"
+
+
+PLAYED_BY = {
+    "household": "Household tasks are played by rules in Python that stand in for ALFWorld's "
+    "engine, in generated rooms: no result on ALFWorld's own games."
+}
+"""What every caption says of a task."""
+
+
+def _has_task(outcomes: pd.DataFrame, task: str) -> bool:
+    """Whether a table has runs on the task or a variant of it."""
+    return bool(outcomes["task"].str.partition("-")[0].eq(task).any())
 
 
 def _shown(study: Study, name: str) -> Study:

@@ -150,13 +150,24 @@ MEASURED: Mapping[str, Mapping[str, Exhibit]] = {
     },
     "22_regime_map": {
         name: Exhibit(("map.csv",), partial(_regimes, arm=arm, measure=measure, label=label,
-                                            gain=measure == "gain"), text)
+                                            gain=measure.startswith("gain")), text)
         for name, (arm, measure, label, text) in {
+            "shifted": ("grpo", "shifted", "runs whose opening shifts (share)",
+                        "Share of the baseline's runs that stop beginning with a search, over the "
+                        "regimes; the shift is dated by the rule of the other figures."),
             "collapsed": ("grpo", "collapsed", "collapsed runs (share)",
                           "Share of the baseline's runs that end without evidence in the context, "
                           "over the regimes."),
             "exact_match": ("grpo", "exact_match", "final exact match (share)",
                             "Final exact match of the baseline over the regimes."),
+            "suffix_mask_collapsed": ("suffix_mask", "gain_collapsed", "collapsed runs, difference",
+                                      "Difference of suffix masking to the baseline in the share "
+                                      "of collapsed runs, paired by seed; below 0 fewer collapse; "
+                                      "hatched where the interval holds zero."),
+            "aem_collapsed": ("aem", "gain_collapsed", "collapsed runs, difference",
+                              "Difference of AEM to the baseline in the share of collapsed runs, "
+                              "paired by seed; below 0 fewer collapse; hatched where the interval "
+                              "holds zero."),
             "suffix_mask": ("suffix_mask", "gain", "gain of suffix masking",
                             "Difference of suffix masking to the baseline in final exact match, "
                             "paired by seed; hatched where the interval holds zero."),

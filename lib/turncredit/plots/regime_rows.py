@@ -9,6 +9,10 @@ from turncredit import stats
 from turncredit.comparisons import by_seed
 from turncredit.plans import cell_name, grid_cells
 
+MEASURES = ("shifted", "collapsed", "exact_match")
+GAINS = {"gain": "exact_match", "gain_collapsed": "collapsed"}
+"""What a method gains over the baseline, and in which outcome."""
+
 
 def regime_rows(
     outcomes: pd.DataFrame,
@@ -49,12 +53,16 @@ def map_rows(
 ) -> pd.DataFrame:
     """`regime_rows` of every arm under columns arm and measure.
 
-    `collapsed` and `exact_match` of each; `gain` of all but the first, in exact match over it.
+    Of each `shifted` (whether its opening moved away from searching, by the rule that dates
+    `shift_step`), `collapsed` and `exact_match`; of all but the first what they gain over it:
+    `gain` in exact match and `gain_collapsed`, which is good below 0.
     """
-    given, parts = (outcomes, axes, task), []
+    shifted = outcomes["shift_step"].notna().where(outcomes["finished"].astype(bool))
+    given, parts = (outcomes.assign(shifted=shifted.astype(float)), axes, task), []
     for arm in arms:
-        found = {name: regime_rows(*given, arm, name) for name in ("collapsed", "exact_match")}
+        found = {name: regime_rows(*given, arm, name) for name in MEASURES}
         if arm != arms[0]:
-            found["gain"] = regime_rows(*given, arm, "exact_match", reference_arm=arms[0])
+            for name, column in GAINS.items():
+                found[name] = regime_rows(*given, arm, column, reference_arm=arms[0])
         parts += [rows.assign(arm=arm, measure=name) for name, rows in found.items()]
     return pd.concat(parts, ignore_index=True)

@@ -6,15 +6,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+STRIDE = 64
+"""Packed tokens come in multiples of this: oneDNN makes itself a program for each new shape of a
+product, and making one takes longer than the product."""
+
 
 class Packing(NamedTuple):
     """Some tokens of each row, one row after another, and where each lies in a padded table.
 
     Norms and products run over the n packed tokens alone; attention needs them by row, so it pads.
+    At the end stand copies of the table's first place up to a multiple of STRIDE, which nothing
+    reads.
     """
 
     rows: Tensor
-    """[n] the row of each packed token, ascending."""
+    """[n] the row of each packed token, ascending up to the copies."""
     columns: Tensor
     """[n] its column in that row."""
     slots: Tensor
@@ -38,4 +44,5 @@ def pack(rows: Tensor, columns: Tensor, count: int) -> Packing:
     longest = int(counts.max()) if count else 0
     slots = rows * longest + numbers - (counts.cumsum(0) - counts)[rows]
     members = slots.new_zeros(count * longest).index_copy_(0, slots, numbers)
-    return Packing(rows, columns, slots, members.view(count, longest))
+    filled = (F.pad(part, (0, -len(rows) % STRIDE)) for part in (rows, columns, slots))
+    return Packing(*filled, members.view(count, longest))

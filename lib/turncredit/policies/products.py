@@ -28,20 +28,21 @@ class Linear(nn.Linear):
 
 def linear(states: Tensor, weight: Tensor) -> Tensor:
     """`states @ weight.T` with its gradients: [..., k] and [n, k] to [..., n]."""
-    if not _by_onednn(states, weight):
+    if not _by_onednn(states, weight, weight.shape[0]):
         return F.linear(states, weight)
     return _Linear.apply(states.flatten(0, -2), weight).unflatten(0, states.shape[:-1])
 
 
 def mm(left: Tensor, right: Tensor) -> Tensor:
     """`left @ right` of [m, k] and [k, n], whose gradients nobody asks for."""
-    transposed = right.t()
-    return _product(left, transposed) if _by_onednn(left, transposed) else torch.mm(left, right)
+    if not _by_onednn(left, right, right.shape[1]):
+        return torch.mm(left, right)
+    return _product(left, right.t())
 
 
 def addmm(added: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """`added + left @ right` of [m, n], [m, k] and [k, n], without gradients."""
-    if not _by_onednn(left, right.t()):
+    if not _by_onednn(left, right, right.shape[1]):
         return torch.addmm(added, left, right)
     return torch.ops.mkldnn._linear_pointwise.binary(left, added, right.t(), None, "add")
 
@@ -76,11 +77,11 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], "")
 
 
-def _by_onednn(states: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN is there, can multiply these, and it is worth the call."""
+def _by_onednn(states: Tensor, weight: Tensor, made: int) -> bool:
+    """Whether a product with `made` outputs is worth the call, and oneDNN there and able to."""
     return (
-        HAS_ONEDNN
-        and states.numel() * weight.shape[0] >= WORTH_A_CALL
+        states.numel() * made >= WORTH_A_CALL
+        and HAS_ONEDNN
         and states.device.type == "cpu"
         and states.dtype == weight.dtype == torch.float32
     )

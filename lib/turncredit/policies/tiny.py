@@ -82,13 +82,18 @@ class TinyPolicy(nn.Module):
         What stands in a row after its last place is not computed, and the last block, whose
         outputs nobody else reads, asks at the places only.
         """
+        return self._hidden_at(token_ids, rows, columns)[: len(rows)]
+
+    def _hidden_at(self, token_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """`hidden_at`, with rows at the end that nothing reads; see `Packing`."""
         count, tokens = token_ids.shape
         ends = torch.full((count,), -1).scatter_reduce_(0, rows, columns, "amax")
         read = pack(*(torch.arange(tokens) <= ends[:, None]).nonzero(as_tuple=True), count)
         hidden = self.embedding(token_ids[read.rows, read.columns])
         for block in self.blocks[:-1]:
             hidden = block.mix(hidden, block.attend(hidden, read, self.rotations))
-        wanted, inside = pack(rows, columns, count), read.members[rows, columns]
+        wanted = pack(rows, columns, count)
+        inside = read.members[wanted.rows, wanted.columns]
         gathered = self.blocks[-1].attend_at(hidden, read, inside[wanted.members], self.rotations)
         hidden = self.blocks[-1].mix(F.embedding(inside, hidden), wanted.unpad(gathered))
         return self.final_norm(hidden)
@@ -130,8 +135,8 @@ class TinyPolicy(nn.Module):
         """Row, column, log-prob and entropy of each masked token of the rows `chunk`."""
         ids = token_ids[chunk, :length]
         rows, columns = mask[chunk, :length].nonzero(as_tuple=True)
-        hidden = self.hidden_at(ids, rows, columns - 1)
-        logprobs = F.log_softmax(self.logits(hidden), dim=-1)
+        logits = self.logits(self._hidden_at(ids, rows, columns - 1))[: len(rows)]
+        logprobs = F.log_softmax(logits, dim=-1)
         chosen = logprobs.gather(1, ids[rows, columns].unsqueeze(1)).squeeze(1)
         return chunk[rows], columns, chosen, -(logprobs.exp() * logprobs).sum(-1)
 

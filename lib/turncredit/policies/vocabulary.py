@@ -18,6 +18,8 @@ class Vocabulary:
     def __init__(self, entries: Iterable[str]) -> None:
         self.entries = (PAD, *dict.fromkeys(entries))
         self._ids = {word: index for index, word in enumerate(self.entries)}
+        self._plain = {word: self._ids[word] for word in self.entries if words(word) == [word]}
+        """Those that stay as they are where a text is split into its words."""
         self._encode = functools.lru_cache(maxsize=65536)(self._encode_once)
 
     def __len__(self) -> int:
@@ -34,7 +36,10 @@ class Vocabulary:
         return self._encode(text)
 
     def _encode_once(self, text: str) -> tuple[int, ...]:
-        return tuple(self.id(word) for word in words(text))
+        try:  # most texts are nothing but known words with blanks between them
+            return tuple(map(self._plain.__getitem__, text.split()))
+        except KeyError:
+            return tuple(self.id(word) for word in words(text))
 
     def encode_prompt(self, text: str) -> tuple[int, ...]:
         """Ids of a prompt's words: nothing stands around them."""
@@ -42,7 +47,7 @@ class Vocabulary:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Words joined by single spaces."""
-        return " ".join(self.entries[index] for index in ids)
+        return " ".join([self.entries[index] for index in ids])
 
     def message_end(self, closing: Sequence[str]) -> MessageEnd:
         """Where a message ends: at any of these tags, each a word; KeyError if one is unknown.

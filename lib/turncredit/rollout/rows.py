@@ -174,8 +174,8 @@ def turn_of(turn: OpenTurn, logprobs: list[float], entropies: list[float]) -> Tu
     """The record of a turn, whose marks point into `logprobs` and `entropies`."""
     return Turn(
         sampled_ids=tuple(turn.sampled_ids),
-        sampled_logprobs=tuple(logprobs[mark] for mark in turn.marks),
-        sampled_entropies=tuple(entropies[mark] for mark in turn.marks),
+        sampled_logprobs=tuple([logprobs[mark] for mark in turn.marks]),
+        sampled_entropies=tuple([entropies[mark] for mark in turn.marks]),
         observation_ids=turn.observation_ids,
         action=turn.action,
         correct=turn.correct,

@@ -26,17 +26,19 @@ def outcome_shares(trajectories: Sequence["Trajectory"]) -> dict[str, float]:
     `invalid_actions`: malformed messages / all turns, NaN without any.
     """
     first = [t.turns[0].action if t.turns else "invalid" for t in trajectories]
-    invalid = [turn.action == "invalid" for t in trajectories for turn in t.turns]
+    counts = [len(t.turns) for t in trajectories]
+    invalid = [sum([u.action == "invalid" for u in t.turns]) for t in trajectories]
+    reasons = [t.stop_reason for t in trajectories]
     return {
-        "turns": fmean(len(t.turns) for t in trajectories),
-        "search_first": fmean(action == "search" for action in first),
-        "guess_first": fmean(action in ("external_verify", "answer") for action in first),
-        "answer_first": fmean(action == "answer" for action in first),
-        "grounded": fmean(math.nan if t.grounded is None else t.grounded for t in trajectories),
-        "answered": fmean(t.stop_reason == "answer" for t in trajectories),
-        "malformed": fmean(any(u.action == "invalid" for u in t.turns) for t in trajectories),
-        "truncated": fmean(t.stop_reason in ("max_turns", "max_tokens") for t in trajectories),
-        "invalid_actions": _mean(invalid),
+        "turns": fmean(counts),
+        "search_first": fmean([action == "search" for action in first]),
+        "guess_first": fmean([action in ("external_verify", "answer") for action in first]),
+        "answer_first": fmean([action == "answer" for action in first]),
+        "grounded": fmean([math.nan if t.grounded is None else t.grounded for t in trajectories]),
+        "answered": fmean([reason == "answer" for reason in reasons]),
+        "malformed": fmean([count > 0 for count in invalid]),
+        "truncated": fmean([reason in ("max_turns", "max_tokens") for reason in reasons]),
+        "invalid_actions": sum(invalid) / sum(counts) if sum(counts) else math.nan,
     }
 
 

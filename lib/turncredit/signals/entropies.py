@@ -97,14 +97,16 @@ def small_spread_groups(batch: TurnBatch, *, min_spread: float = 0.1) -> float:
     check_range("small_spread_groups", "threshold", min_spread=min_spread)
     lengths = batch.turn_lengths()
     real = lengths > 0
-    entropies = (batch.turn_sums(batch.entropies) / lengths)[real]
-    ids, groups = batch.group_ids[:, None].expand_as(real)[real].unique(return_inverse=True)
-    if not len(ids) or entropies.isnan().any():
+    rows = real.any(dim=1)
+    entropies, real = (batch.turn_sums(batch.entropies) / lengths)[rows], real[rows]
+    ids, groups = batch.group_ids[rows].unique(return_inverse=True)
+    if not len(ids) or entropies[real].isnan().any():
         return math.nan
-    empty = entropies.new_zeros(len(ids))
+    highest = entropies.masked_fill(~real, -math.inf).amax(dim=1)
+    lowest = entropies.masked_fill(~real, math.inf).amin(dim=1)
     high, low = (
-        empty.scatter_reduce(0, groups, entropies, reduce, include_self=False)
-        for reduce in ("amax", "amin")
+        entropies.new_zeros(len(ids)).scatter_reduce(0, groups, of_rows, how, include_self=False)
+        for of_rows, how in ((highest, "amax"), (lowest, "amin"))
     )
     small = ((high - low) < min_spread) | (high == low)
     return small.double().mean().item()

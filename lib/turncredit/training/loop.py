@@ -41,10 +41,10 @@ def train(
     Every random choice is a function of (seed, purpose, step), so a run continued from a
     checkpoint of policy, optimiser and `memory` at `start` equals the unbroken one, bit for bit.
     `memory`, updated in place, is what a method keeps of earlier steps (`Method.remember`).
-    `reference` is the policy that `settings.kl` measures the divergence from; ValueError if that is
-    missing.
+    `reference` is the policy that the divergence is measured from and `settings.kl` pulls towards;
+    ValueError if there is a pull and no reference.
     """
-    if settings.kl is not None and reference is None:
+    if settings.kl is not None and settings.kl.coefficient > 0 and reference is None:
         raise ValueError("kl: there is no reference policy to pull towards")
     memory = {} if memory is None else memory
     strategy = method.strategy

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from turncredit.verl_plugin.settings import AgentSettings
 
 _NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
+HEAD = "${actor_rollout_ref.rollout.custom.head}"
+"""How files of params/cluster write the node with the servers."""
+
 NODE = "actor_rollout_ref.rollout.custom.turncredit"
 
 

@@ -2,7 +2,8 @@
 
 RUN is a folder that `train` made; where it goes is results/cluster/verl/<agent>-<model>/<arm>/
 seed_<s>.  A run that goes on can be converted again and again; only one that is over gets a
-manifest, as in our own loop.
+manifest, as in our own loop.  A step whose checkpoint `evaluate` played on all questions has that
+row in eval.csv.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import copy
 import gzip
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,7 +22,7 @@ from turncredit.results import RunDirectory, versions, write_table
 from turncredit.storage import atomic_path, read_mapping, sha256_file, write_json
 from turncredit.tripwires import FINISHED
 from turncredit.verl_plugin.places import Place
-from turncredit.verl_plugin.run_logs import RunLog, read_log
+from turncredit.verl_plugin.run_logs import RunLog, filled, read_log
 
 ARMS = {"baseline": "grpo"}
 """Methods of params/cluster that are called otherwise in the figures; others keep their name."""
@@ -65,7 +67,7 @@ def convert(place: Place, root: Path) -> RunDirectory:
     facts = read_mapping(place.facts, "only `train` can write it again")
     if facts is None:
         raise ValueError(f"{place.path}: no {place.facts.name}, so no folder of a cluster run")
-    log, parts = read_log(place), facts["parts"]
+    log, parts = evaluated(read_log(place), place, facts), facts["parts"]
     arm = ARMS.get(parts["method"], parts["method"])
     task = f"{parts['agent']}-{parts['model']}"
     directory = RunDirectory(root / task / arm / f"seed_{facts['seed']}")
@@ -85,9 +87,18 @@ def _require_same(directory: RunDirectory, facts: dict[str, Any]) -> None:
         )
 
 
+def evaluated(log: RunLog, place: Place, facts: dict[str, Any]) -> RunLog:
+    """The log with temperatures, and with our own evaluations in the place of verl's, by step."""
+    temperature = facts["overrides"]["actor_rollout_ref"]["rollout"]["val_kwargs"]["temperature"]
+    ours = place.evaluations()
+    rows = [row | {"temperature": temperature} for row in log.evaluations]
+    rows = [row for row in rows if row["step"] not in ours]
+    rows += [row | {"step": step} for step, found in ours.items() for row in found]
+    return replace(log, evaluations=filled(sorted(rows, key=lambda row: row["step"])))
+
+
 def _write(directory: RunDirectory, log: RunLog, facts: dict[str, Any]) -> None:
     overrides, path = facts["overrides"], directory.path
-    temperature = overrides["actor_rollout_ref"]["rollout"]["val_kwargs"]["temperature"]
     write_table(path / "metrics.csv", log.metrics)
     write_table(path / "timings.csv", log.timings)
     with atomic_path(path / "turns.csv.gz") as temporary:
@@ -97,8 +108,7 @@ def _write(directory: RunDirectory, log: RunLog, facts: dict[str, Any]) -> None:
         plain.unlink()
     written = ["metrics.csv", "timings.csv", "turns.csv.gz"]
     if log.evaluations:
-        rows = [row | {"temperature": temperature} for row in log.evaluations]
-        write_table(path / "eval.csv", rows)
+        write_table(path / "eval.csv", log.evaluations)
         written.append("eval.csv")
     if len(log.metrics) == overrides["trainer"]["total_training_steps"]:
         files = {name: sha256_file(path / name) for name in written}

@@ -1,6 +1,7 @@
 """Where a cluster run leaves its log and its checkpoints, and which run they belong to."""
 
 import copy
+import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,50 @@ class Place:
     def logs(self) -> list[Path]:
         """verl's logs, one for each time that the run was started, in order."""
         return sorted(self.path.glob("log-*.jsonl"))
+
+    def latest_step(self) -> int:
+        """Of the latest checkpoint.  Raises ValueError naming the folder that has none."""
+        note = self.path / "checkpoints" / "latest_checkpointed_iteration.txt"
+        try:
+            return int(note.read_text())
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{self.path}: no checkpoint was saved here ({error})") from error
+
+    def model(self, step: int) -> Path:
+        """The policy's folder in the checkpoint of a step, as transformers reads it.
+
+        Raises ValueError naming what is there instead, or the setting that leaves weights out.
+        """
+        folder = self.path / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface"
+        if not folder.is_dir():
+            there = sorted(
+                int(path.name.rpartition("_")[2])
+                for path in (self.path / "checkpoints").glob("global_step_*")
+            )
+            raise ValueError(f"{self.path}: no checkpoint of step {step}; there are {there}")
+        if not any(folder.glob("*.safetensors")):
+            raise ValueError(
+                f"{folder}: no weights; actor.checkpoint.save_contents must name hf_model"
+            )
+        return folder
+
+    def evaluation(self, step: int) -> Path:
+        """Where an evaluation of the checkpoint of a step lies; see `evaluate`."""
+        return self.path / "evaluations" / f"step_{step}"
+
+    def evaluations(self) -> dict[int, list[dict[str, Any]]]:
+        """The rows of our own evaluations on all questions, by step."""
+        found = {}
+        for manifest in self.path.glob("evaluations/step_*/manifest.json"):
+            told = read_mapping(manifest, "delete its folder")
+            if not told or not told["of_all_questions"]:
+                continue
+            with (manifest.parent / "eval.csv").open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            found[int(rows[0]["step"])] = [
+                {key: value or None for key, value in row.items()} for row in rows
+            ]
+        return found
 
     def told_to(self, config: Any) -> Any:
         """A composed configuration whose checkpoints and log go here."""

@@ -66,13 +66,13 @@ def read_log(place: Place) -> RunLog:
         )
     evaluated = {step: data for step, data in kept if f"{EVALUATION}questions" in data}
     return RunLog(
-        metrics=_filled({"step": step - 1} | _metrics(data) for step, data in steps.items()),
-        turns=_filled(row for step, data in steps.items() for row in _turns(step - 1, data)),
-        evaluations=_filled(
+        metrics=filled({"step": step - 1} | _metrics(data) for step, data in steps.items()),
+        turns=filled(row for step, data in steps.items() for row in _turns(step - 1, data)),
+        evaluations=filled(
             {"step": step, "hops": "all"} | _behind(EVALUATION, data)
             for step, data in sorted(evaluated.items())
         ),
-        timings=_filled({"step": step - 1} | _timings(data) for step, data in steps.items()),
+        timings=filled({"step": step - 1} | _timings(data) for step, data in steps.items()),
     )
 
 
@@ -125,7 +125,7 @@ def _behind(prefix: str, data: Mapping[str, Any]) -> Row:
     return {k.removeprefix(prefix): v for k, v in data.items() if k.startswith(prefix)}
 
 
-def _filled(rows: Iterable[Row]) -> list[Row]:
+def filled(rows: Iterable[Row]) -> list[Row]:
     """Rows that all have every column, in order of first appearance; None where missing."""
     rows = list(rows)
     columns: Sequence[str] = list(dict.fromkeys(name for row in rows for name in row))

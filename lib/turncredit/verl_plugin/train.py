@@ -39,10 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = with_whole_paths(place.told_to(compose(run)))
         values = plain(config)
         require_modules(values)
-        require_questions(values["data"])
+        held_out = require_questions(values["data"])
         require_retrieval(read_agent(values))
         require_judge(read_agent(values))
         log = place.begin(run)
+        print(share_of_evaluations(held_out, values))
     except (ValueError, ImportError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -85,13 +86,35 @@ COLUMNS = ("data_source", "prompt", "reward_model")
 CONVERT = "`python -m turncredit.worlds.question_files convert` writes one"
 
 
-def require_questions(data: dict[str, Any]) -> None:
-    """ValueError naming a question file that is not there or holds rows that cannot be used."""
+def share_of_evaluations(held_out: int, config: dict[str, Any]) -> str:
+    """What an evaluation costs, in a sentence: its episodes beside those of a step.
+
+    >>> rollout = {"n": 8, "val_kwargs": {"n": 1}}
+    >>> told = {"data": {"train_batch_size": 128}, "actor_rollout_ref": {"rollout": rollout}}
+    >>> share_of_evaluations(11264, told | {"trainer": {"test_freq": 25}})
+    'an evaluation has 11264 episodes, as many as 11.0 steps, and comes every 25'
+    """
+    rollout, most = config["actor_rollout_ref"]["rollout"], config["data"].get("val_max_samples")
+    asked = min(held_out, most) if most and most > 0 else held_out
+    episodes = asked * rollout["val_kwargs"]["n"]
+    steps = episodes / (config["data"]["train_batch_size"] * rollout["n"])
+    return (
+        f"an evaluation has {episodes} episodes, as many as {steps:.1f} steps, and comes every "
+        f"{config['trainer']['test_freq']}"
+    )
+
+
+def require_questions(data: dict[str, Any]) -> int:
+    """How many questions are held out.
+
+    Raises ValueError naming a question file that is not there or holds rows that cannot be used.
+    """
     for key, least in (("train_files", data["train_batch_size"]), ("val_files", 1)):
         named = data[key] if isinstance(data[key], list) else [data[key]]
         rows = sum(_rows(key, Path(path)) for path in named)
         if rows < least:
             raise ValueError(f"data.{key}: {rows} rows, a step takes {least}")
+    return rows
 
 
 def _rows(key: str, path: Path) -> int:
