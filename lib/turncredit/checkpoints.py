@@ -76,7 +76,10 @@ def save_checkpoint(
         text = json.dumps(dict(identity), sort_keys=True)
         tensors["identity"] = torch.tensor(list(text.encode()), dtype=torch.uint8)
     fresh = path.with_name(f".{path.name}.next{path.suffix}")
-    write_tensors(fresh, tensors)
+    try:
+        write_tensors(fresh, tensors)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write {path}: {error}") from error
     if path.exists():
         _keep(path)
     fresh.replace(path)

@@ -140,7 +140,9 @@ def _played(
     policy = warm_started_policy(task, run.block, code_hash(), lambda step, loss: None)
     learner = (policy, new_optimiser(policy, task.settings.training))
     world = (task.vocabulary, task.environment, task.world)
-    logs = train(*learner, *world, METHOD, task.settings.training, seed=run.seed)
+    reference = policy.frozen_copy() if task.settings.training.kl else None
+    settled = {"seed": run.seed, "reference": reference}
+    logs = train(*learner, *world, METHOD, task.settings.training, **settled)
     look = partial(_look, settings, run, task, policy, moments)
     return between_steps(islice(logs, settings.stages[-1]), settings.audit_at, look)
 

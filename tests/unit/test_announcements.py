@@ -1,5 +1,6 @@
 """What is announced is asked for at once, by searches and judges of a whole step too."""
 
+import random
 import threading
 
 import pytest
@@ -10,6 +11,7 @@ from turncredit.environments import DeepResearch, DeepResearchSettings, SearchR1
 from turncredit.environments.judges import RuleJudge
 from turncredit.policies.protocol import Message
 from turncredit.policies.vocabulary import tag_vocabulary
+from turncredit.retrieval.client import Answer
 from turncredit.rollout import asynchronous, lockstep
 from turncredit.worlds.base import Document, Question
 from turncredit.worlds.files import FileWorld
@@ -180,3 +182,19 @@ def test_only_what_can_announce_is_taken_to_wait_for_servers():
     assert DeepResearch(SMALL, Judge(), settings).waits_for_servers
     assert SearchR1(files, SearchR1Settings()).waits_for_servers
     assert not SearchR1(SMALL, SearchR1Settings()).waits_for_servers
+
+
+def test_each_search_of_a_request_is_short_or_not_by_itself():
+    class Client:
+        def ask(self, queries, k):
+            found = [
+                [Document("d", query, "text")] * (2 if query == "full" else 1) for query in queries
+            ]
+            return Answer(found, "short")
+
+    world = FileWorld([], ASKED, Client())
+    for query in ("full", "half"):
+        world.expect(query, 2)
+    for query in ("full", "half"):
+        world.search(ASKED[0], query, 2, random.Random(0))
+    assert world.outcomes == {"ok": 1, "short": 1}

@@ -140,12 +140,20 @@ class FileWorld:
         if len(replies) != len(queries):
             many = "one query" if len(queries) == 1 else f"{len(queries)} queries"
             raise ValueError(f"the retriever gave {len(replies)} lists of hits for {many}")
-        return [self._replied(hits, k, answer.outcome if answer else "") for hits in replies]
+        outcome = answer.outcome if answer else ""
+        if len(queries) > 1 and outcome == "short":  # one query may be short and others not
+            outcome = ""
+        return [self._replied(hits, k, outcome) for hits in replies]
 
     def _replied(self, hits: Sequence[Any], k: int, outcome: str) -> Replied:
         if len(hits) > k:
             raise ValueError(f"the retriever gave {len(hits)} hits, {k} were wanted")
-        outcome = outcome or ("ok" if len(hits) == k else "short")
+        if outcome in (
+            "",
+            "ok",
+            "short",
+        ):  # one request may have found enough for some queries only
+            outcome = "ok" if len(hits) == k else "short"
         return outcome, [self._document(hit) for hit in hits]
 
     def _document(self, hit: Any) -> Document:
