@@ -25,6 +25,7 @@ from turncredit.report.blocks import (
 from turncredit.report.claim_rows import claim_rows
 from turncredit.report.costs import cost_rows, manifest_rows
 from turncredit.report.curves import Chart, curve_chart
+from turncredit.report.probe_table import UNTRAINED
 from turncredit.report.run_table import figure_settings, notebooks, run_table
 from turncredit.report.sections import (
     answer,
@@ -110,6 +111,7 @@ def find(settings: ReportParams, claims: Sequence[Claim] | None = None) -> Findi
 
 def report_blocks(findings: Findings) -> list[Block]:
     """The page, section by section."""
+    trained = int((findings.runs["arm"] != UNTRAINED).sum())
     settings, to = findings.settings, findings.folder
     docs, drawn = paths.repository() / "docs", figure_folder(figure_settings(settings.tier))
     pictures = [
@@ -123,7 +125,7 @@ def report_blocks(findings: Findings) -> list[Block]:
              "Policies here are tiny and trained from scratch, so a claim that is not reproduced "
              "is not refuted for large ones."),
         *map(Text, findings.warnings),
-        *answer(findings.claims, len(findings.runs), settings.power),
+        *answer(findings.claims, trained, settings.power),
         *claims_tables(findings.claims),
         Text(f"Intervals are at level {settings.confidence_level:g}, each for itself: nothing "
              "corrects for the number of tests."),
