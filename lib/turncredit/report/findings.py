@@ -122,8 +122,9 @@ def report_blocks(findings: Findings) -> list[Block]:
         Heading(TITLE, 1),
         Text("Which way of assigning credit to the turns of a trajectory keeps an agent looking "
              "things up, and which published claims about it hold where the world can be checked? "
-             "Policies here are tiny and trained from scratch, so a claim that is not reproduced "
-             "is not refuted for large ones."),
+             "All policies that are trained here are tiny and start from scratch, so a claim that "
+             "is not reproduced is not refuted for large ones; an untrained language model is "
+             "probed alone."),
         *map(Text, findings.warnings),
         *answer(findings.claims, trained, settings.power),
         *claims_tables(findings.claims),
