@@ -12,9 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turncredit import claims, params, paths
-from turncredit.claims import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, Claim, Measurement
-from turncredit.claims.judge import FEWEST_SEEDS
-from turncredit.claims.measure import Measured, columns, measure
+from turncredit.claims import (
+    DIRECTION_ONLY,
+    NOT_REPRODUCED,
+    NOT_TESTABLE,
+    REPRODUCED,
+    Claim,
+    Measurement,
+)
+from turncredit.claims.judge import FEWEST_SEEDS, FEWEST_STATES
+from turncredit.claims.measure import Measured, columns, measure, value_range
+from turncredit.claims.records import quantity_range
 from turncredit.credit import BASES, TURN_WEIGHTS
 from turncredit.objectives import OBJECTIVES
 from turncredit.plans import methods_path
@@ -117,7 +125,14 @@ def test_an_effect_is_the_published_difference_of_its_arms():
 
 
 def test_arms_are_named_after_methods_of_the_library():
-    known = {*TURN_WEIGHTS, *BASES, *OBJECTIVES, *STRATEGIES, *params.read_yaml(methods_path())}
+    known = {
+        "untrained",
+        *TURN_WEIGHTS,
+        *BASES,
+        *OBJECTIVES,
+        *STRATEGIES,
+        *params.read_yaml(methods_path()),
+    }
     for c in MEASURED:
         for arm in filter(None, (c.test.arm, c.test.reference)):
             assert arm in known or all(part in known for part in arm.split("_", 1)), (c.id, arm)
@@ -131,9 +146,8 @@ def test_claims_are_tested_where_the_experiments_run_their_arms():
             for task, variant in itertools.product(plan["tasks"], plan["variants"] or [""]):
                 run |= {(f"{task}-{variant}".rstrip("-"), arm) for arm in plan["arms"]}
     for c in MEASURED:
-        arms = filter(None, (c.test.arm, c.test.reference))
-        for asked in itertools.product(c.test.tasks, arms):
-            assert asked in run, (c.id, asked)
+        for task in c.test.tasks if c.test.rule != "probe" else ():
+            assert set(claims.arms_of(c.test, task)) <= run, c.id
 
 
 def test_household_claims_say_that_they_are_none_on_alfworld_s_games():
@@ -167,6 +181,8 @@ def _first_claim():
         ({"rule": "median"}, "median"),
         ({"rule": "probe", "among": "shifted"}, "probe"),
         ({"rule": "probe", "quantity": {"turns": 1.0, "shifted": 1.0}}, "one quantity"),
+        ({"reference_task": "trap"}, "reference_task"),
+        ({"own_below": 0.5}, "own_below"),
         ({"seeds": 16}, "seeds"),
         ({"arms": "grpo"}, "arms"),
     ],
@@ -220,24 +236,31 @@ def test_what_the_source_only_assumed_is_not_told_as_its_finding():
 # Every claim of the file can come out in each way, from numbers that a run could have
 
 
-QUANTITIES = [*claims.QUANTITIES, *(f"probe_{name}_{end}"
-              for name in ("pearson", "sign_agreement") for end in ("low", "high"))]  # fmt: skip
+QUANTITIES = [*claims.QUANTITIES, "probe_states", *(f"{name}_{end}"
+              for name in claims.PROBED for end in ("low", "high"))]  # fmt: skip
 
 
 def bounds(column):
-    """What a run can have: shares in 0 .. 1, a correlation in -1 .. 1, others not negative."""
-    if column == "probe_pearson":
-        return -1.0, 1.0
-    return 0.0, 12.0 if column.startswith("turns") else 1.0
+    """What a run can have, and where that has no end, what it may well have."""
+    least, greatest = quantity_range(column)
+    usual = 60.0 if column == "shift_length" else 12.0 if column.startswith("turns") else 1.0
+    return max(least, -1.0), min(greatest, usual)
+
+
+def ends_of(test):
+    """Least and greatest value of the quantity from such columns."""
+    both = [sorted(factor * end for end in bounds(name)) for name, factor in test.quantity.items()]
+    return tuple(map(sum, zip(*both, strict=True)))
 
 
 def fabricated(test, arm_values, reference_values):
     """Runs of both arms, 16 seeds of four warm starts, whose quantity is as given, 0 .. 1: from
     the least to the greatest that its columns allow."""
     rows = []
-    for arm, shares in ((test.arm, arm_values), (test.reference, reference_values)):
-        for seed, share in enumerate(shares if arm else ()):
-            row = {"task": test.tasks[0], "arm": arm, "seed": seed, "block": seed % 4, "run": "r"}
+    asked = claims.arms_of(test, test.tasks[0])
+    for (task, arm), shares in zip(asked, (arm_values, reference_values), strict=False):
+        for seed, share in enumerate(shares):
+            row = {"task": task, "arm": arm, "seed": seed, "block": seed % 4, "run": "r"}
             row |= {"shifted": 1.0}
             for column, factor in test.quantity.items():
                 low, high = bounds(column)
@@ -245,18 +268,21 @@ def fabricated(test, arm_values, reference_values):
             if test.rule == "probe":
                 (name,) = test.quantity
                 row |= {f"{name}_low": row[name] - 0.1, f"{name}_high": row[name] + 0.1}
+                row |= {"probe_states": FEWEST_STATES}
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-FLAGS = {"shifted", "collapsed"}
+FLAGS = {"shifted", "collapsed", "unstable", "reward_lost"}
 LOW, HIGH = np.linspace(0.0, 0.002, SEEDS), np.linspace(0.998, 1.0, SEEDS)
 MIXED = np.array([0.0, 1.0, 1.0, 0.0] * 2 + [1.0, 0.0, 0.0, 1.0] * 2)
 """In every warm start two of four."""
+JITTER = 0.0005 * np.array([1, -1, 2, -2, -1, 1, -2, 2] * 2)
+"""Nothing in the mean over the first four, eight or all seeds."""
 
 
-def clear_tables(test):
-    """Runs that speak for the claim, and runs that speak against it."""
+def extreme_tables(test):
+    """Runs as far as can be on the side of the claim, and on the other."""
     least, greatest = test.inside
     low, high = (np.round(values) if FLAGS & set(test.quantity) else values
                  for values in (LOW, HIGH))  # fmt: skip
@@ -272,6 +298,20 @@ def clear_tables(test):
     return [fabricated(test, *pair) for pair in pairs]
 
 
+def clear_tables(test):
+    """Runs that speak for the claim, at the published size where there is one, and against it."""
+    support, oppose = extreme_tables(test)
+    if test.effect is None or test.rule == "share":
+        return support, oppose
+    least, greatest = ends_of(test)
+    if test.rule == "difference":
+        start = 0.25 if test.effect > 0 else 0.75
+        arm = start + test.effect / (greatest - least) + JITTER
+        return fabricated(test, arm, np.full(SEEDS, start)), oppose
+    arm = (test.effect - least) / (greatest - least) + JITTER
+    return fabricated(test, arm[:1] if test.rule == "probe" else arm, ()), oppose
+
+
 def vague_table(test):
     """Runs that are as often on this side of a bound as on that one, in every warm start."""
     bound = next(end for end in test.inside if end is not None)
@@ -281,12 +321,15 @@ def vague_table(test):
         (name,) = test.quantity
         ends = {f"{name}_low": bound - 0.7, f"{name}_high": bound + 0.7}
         return fabricated(test, [0.5], ()).assign(**{name: bound}, **ends)
+    if test.rule == "share" and test.effect is not None:
+        return fabricated(test, np.full(4, test.effect), ())  # as published, of few runs
     if test.rule != "mean":
-        return fabricated(test, MIXED, 1 - MIXED)
-    low, high = (sum(factor * bounds(column)[end == (factor > 0)]
-                     for column, factor in test.quantity.items()) for end in (0, 1))  # fmt: skip
+        seeds = slice(None if test.effect is None else 4)
+        return fabricated(test, MIXED[seeds], 1 - MIXED[seeds])
+    low, high = ends_of(test)
     middle = (bound - low) / (high - low)
-    return fabricated(test, middle + (2 * MIXED - 1) * min(middle, 1 - middle), ())
+    values = middle + (2 * MIXED - 1) * min(middle, 1 - middle)
+    return fabricated(test, values if test.effect is None else values[:4], ())
 
 
 @pytest.mark.parametrize("one", MEASURED, ids=lambda c: c.id)
@@ -321,16 +364,133 @@ def test_the_two_arms_of_the_flat_entropy_are_measured_over_the_same_steps():
         assert not own_windows & set(one.test.quantity), one.id
 
 
-def test_a_probe_is_judged_by_the_states_of_the_one_run_that_has_it():
-    (pearson,) = [c for c in ALL if c.id == "aem-knows-the-surprisal"]
-    table = fabricated(pearson.test, [0.9], ())
-    others = table.assign(seed=1, probe_pearson=NAN, probe_pearson_low=NAN, probe_pearson_high=NAN)
-    row = only(claims.judge([pearson], pd.concat([table, others])))
-    assert (row["ours"], row["low"], row["high"]) == pytest.approx((0.8, 0.7, 0.9))
+def test_a_direction_without_the_published_size_is_called_that():
+    """Every claim with a size: what lies wholly on its side and excludes the size is no success."""
+    sized = [c for c in MEASURED if c.test.effect is not None and None in c.test.inside]
+    assert len(sized) >= 15
+    for one in sized:
+        test = dataclasses.replace(one.test, tasks=one.test.tasks[:1])
+        support, _ = extreme_tables(test)
+        if test.rule == "share":
+            continue  # as published is as far as can be
+        row = only(claims.judge([dataclasses.replace(one, test=test)], support))
+        assert row["verdict"] == DIRECTION_ONLY, row
+        assert "excludes the published" in row["reason"]
+
+
+@given(
+    st.floats(-1, 1), st.floats(0, 1), st.floats(0, 1), st.floats(0.01, 1),
+    st.sampled_from(["difference", "probe"]), st.integers(FEWEST_SEEDS, 40),
+)  # fmt: skip
+def test_what_is_reproduced_never_excludes_the_published_size(value, a, b, effect, rule, seeds):
+    probed = {"rule": "probe", "quantity": {"probe_pearson": 1.0}, "reference": None}
+    test = measurement(effect=effect, **(probed if rule == "probe" else {}))
+    found = Measured(value, value - a, value + b, seeds, 0, "", states=FEWEST_STATES)
+    verdict, _ = claims.decide(found, test)
+    holds = found.low <= effect <= found.high
+    assert (verdict == REPRODUCED) == (found.low > 0 and holds)
+    assert (verdict == DIRECTION_ONLY) == (found.low > 0 and not holds)
+
+
+def test_trained_policies_are_judged_over_seeds_and_only_an_untrained_one_over_states():
+    over_states = [c for c in MEASURED if c.test.rule == "probe"]
+    assert {c.test.arm for c in over_states} == {"untrained"}
+    probed = [c for c in MEASURED if set(claims.PROBED) & set(c.test.quantity)]
+    assert len(probed) == 4
+    for one in [c for c in probed if c not in over_states]:
+        row = claims.judge([one], fabricated(one.test, np.full(3, 0.9), ()))[0]
+        assert (row["verdict"], row["seeds"]) == (NOT_TESTABLE, 3)
+
+
+def test_a_probe_is_judged_by_as_many_states_as_the_published_one_has():
+    (pearson,) = [c for c in ALL if c.id == "language-model-aem-knows-the-surprisal"]
+    assert pearson.published["states"] == FEWEST_STATES
+    table = fabricated(pearson.test, [0.8], ())
+    row = only(claims.judge([pearson], table))
+    assert (row["ours"], row["low"], row["high"]) == pytest.approx((0.6, 0.5, 0.7))
     assert (row["seeds"], row["missing"], row["verdict"]) == (1, 0, REPRODUCED)
-    assert "the states of one policy" in row["reason"]
+    assert f"; over {FEWEST_STATES} states; " in row["reason"]
+    fewer = only(claims.judge([pearson], table.assign(probe_states=FEWEST_STATES - 1)))
+    assert (fewer["verdict"], fewer["reason"][:26]) == (NOT_TESTABLE, "states with this number: 6")
     twice = only(claims.judge([pearson], pd.concat([table, table.assign(seed=1)])))
     assert (twice["seeds"], twice["verdict"]) == (2, NOT_TESTABLE)
+
+
+def test_every_claim_of_prevention_asks_for_the_share_of_its_own_runs():
+    about = [c for c in MEASURED if "prevent" in c.id or "does not shift" in c.sentence]
+    assert len(about) >= 3
+    assert all(c.test.own_below is not None for c in about)
+
+
+PREVENTS = {
+    "rule": "share_difference", "quantity": {"shifted": 1.0}, "inside": (None, 0.0),
+    "effect": None, "own_below": 0.5,
+}  # fmt: skip
+
+
+def test_a_method_under_which_it_happens_in_every_run_does_not_prevent_it():
+    always, never = [1] * 8, [0] * 8
+    row = verdict(outcomes(always, always, column="shifted"), **PREVENTS)
+    assert (row["verdict"], row["ours"]) == (NOT_REPRODUCED, 0.0)
+    assert "suffix_mask's own runs, 1 [0.676, 1], is not below 0.5" in row["reason"]
+    assert verdict(outcomes(never, always, column="shifted"), **PREVENTS)["verdict"] == REPRODUCED
+    # Rarer than under the baseline, and as often as not: half prevented is not prevented.
+    seldom = verdict(outcomes([1, 0, 0, 1] * 8, [1] * 32, column="shifted"), **PREVENTS)
+    assert (seldom["verdict"], seldom["high"] < 0) == (NOT_TESTABLE, True)
+    assert "is not clearly below 0.5" in seldom["reason"]
+    # Nothing to prevent is no success.
+    assert verdict(outcomes(never, never, column="shifted"), **PREVENTS)["verdict"] == NOT_TESTABLE
+
+
+def test_an_arm_can_be_compared_with_runs_on_another_task():
+    arm = outcomes(around(9.0), column="turns")
+    other = outcomes(around(4.0), column="turns").assign(task="short", arm="grpo")
+    row = verdict(
+        pd.concat([arm, other]), quantity={"turns": 1.0}, effect=5.0, reference_task="short"
+    )
+    assert (row["verdict"], row["ours"]) == (REPRODUCED, pytest.approx(5.0))
+    assert verdict(arm, quantity={"turns": 1.0}, reference_task="short")["seeds"] == 0
+
+
+def test_the_rule_is_told_in_one_place_and_names_every_verdict():
+    for word in claims.VERDICTS:
+        assert word in claims.RULE.lower()
+    assert f"{FEWEST_SEEDS} seeds" in claims.RULE and f"{FEWEST_STATES} of them" in claims.RULE
+    text = (paths.repository() / "docs" / "how-to.md").read_text(encoding="utf-8")
+    assert " ".join(claims.RULE.split()) in " ".join(text.split())
+
+
+@pytest.mark.parametrize("one", MEASURED, ids=lambda c: c.id)
+def test_no_interval_goes_beyond_what_the_number_can_be(one):
+    """Few runs at the ends of what they can have, whose Student's interval is far wider."""
+    test = dataclasses.replace(one.test, tasks=one.test.tasks[:1])
+    for seeds in (2, 3, 4):
+        values = np.array([0.0, 1.0, 1.0, 0.9])[:seeds]
+        values = values.round() if FLAGS & set(test.quantity) else values
+        table = fabricated(test, values, 1 - values)
+        if test.rule == "probe":
+            continue  # made and bounded by the probe
+        found = measure(test, test.tasks[0], table, level=0.95, seed=0)
+        least, greatest = value_range(test)
+        assert not found.low < least and not found.high > greatest
+        if seeds < 3 and test.rule in ("mean", "difference"):
+            assert math.isnan(found.low) and math.isnan(found.high)
+
+
+def test_a_cut_interval_says_so():
+    table = outcomes([0.0, 1.0, 1.0, 0.9], column="search_first")
+    row = verdict(table, rule="mean", quantity={"search_first": 1.0}, reference=None, effect=None)
+    assert (row["low"], row["high"]) == (0.0, 1.0)
+    assert row["reason"].endswith("; the interval is cut to what the number can be, 0 to 1")
+
+
+def test_shares_are_known_for_what_they_are():
+    """A column that the tests' runs, the rates of the loop and the evaluation bound by 0 and 1."""
+    for name in ("grounded", "search_first", "pass_8", "high_in_rows", "match_share"):
+        assert quantity_range(name) == (0.0, 1.0)
+    for c in MEASURED:
+        if c.unit.startswith("share of") and len(c.test.quantity) == 1:
+            assert quantity_range(next(iter(c.test.quantity))) == (0.0, 1.0), c.id
 
 
 # Verdicts
@@ -480,6 +640,8 @@ def test_equality_is_a_region_and_not_the_absence_of_a_difference():
     near = outcomes(around(0.7), around(0.7)[::-1])
     region = {"inside": (-0.02, 0.02), "effect": 0.0}
     assert verdict(near, **region)["verdict"] == REPRODUCED
+    slightly = verdict(outcomes(around(0.71), around(0.7)[::-1]), **region)
+    assert (slightly["verdict"], slightly["low"] > 0) == (REPRODUCED, True)
     vague = outcomes(around(0.7, 0.3), around(0.7, 0.3)[::-1])
     assert verdict(vague, **region)["verdict"] == NOT_TESTABLE
     apart = outcomes(around(0.8), around(0.7)[::-1])

@@ -13,7 +13,7 @@ from turncredit import claims, paths, report, stats
 from turncredit.claims import Claim, Measurement, NotTestable
 from turncredit.report.blocks import Heading, Links, Picture, Table, Text
 from turncredit.report.run_table import notebooks
-from turncredit.report.sections import interval, number
+from turncredit.report.sections import interval, number, seeds
 from turncredit.results import write_table
 from turncredit.storage import write_json
 from turncredit.training import FIRST_K
@@ -71,7 +71,7 @@ CLAIMS = (
     claim("undecided", quantity={"turns_sd": 1.0}),
     claim("entropy-falls", rule="mean", arm="grpo", reference=None, among="shifted",
           quantity={"entropy_after": 1.0, "entropy_before": -1.0}, inside=(None, 0.0)),
-    claim("probed", rule="probe", arm="grpo", reference=None, quantity={"probe_pearson": 1.0}),
+    claim("probed", rule="mean", arm="grpo", reference=None, quantity={"probe_pearson": 1.0}),
     Claim("elsewhere", "AEM v1", "table 1", "It helps large models.", {}, "percent",
           NotTestable("needs many graphics cards, which are not here")),
 )  # fmt: skip
@@ -160,9 +160,11 @@ def test_runs_of_other_code_are_shown_with_its_hash_and_a_warning(runs):
     }  # fmt: skip
     assert len(table) == 48 and table["exact_match"].max() < 1.0
     text = "".join(Reader(report.page("", report.report_blocks(findings))).texts)
-    assert "Warning: the runs come from 2 versions of the code: c in 10_base, 11_mask; " in text
-    assert f"; {'d' * 16} in 15_again." in text
-    assert "Warning: 1 runs are there in several versions, such as trap/grpo/seed_3" in text
+    assert "come from 2 versions of the code. c: 10_base (16), 11_mask (17); " in text
+    assert f"; {'d' * 16}: 15_again (17). What arms" in text
+    assert "Warning: 1 runs are there in several versions, such as trap/grpo/seed_3, in" in text
+    assert "in 10_base, 15_again; that of the first" in text
+    assert "of several versions in itself" not in text
     across = only(findings.claims, claim="newer", task="trap")
     assert across["reason"].endswith(f"from 2 versions of the code: c, {'d' * 16}")
     assert "versions" not in only(findings.claims, claim="it-helps", task="trap")["reason"]
@@ -212,7 +214,8 @@ def test_runs_without_a_table_say_what_is_missing_here(runs):
     assert math.isnan(row["ours"])
     assert row["reason"] == "no run has this number; missing here: eval.csv of 32 runs"
     probed = only(findings.claims, claim="probed", task="trap")
-    assert probed["reason"].endswith("missing here: 14_surprisal_probe/agreement.csv")
+    source = "results/smoke/14_surprisal_probe/agreement.csv"
+    assert probed["reason"].endswith(f"missing here: {source}")
     falls = only(findings.claims, claim="entropy-falls", task="trap")
     assert falls["seeds"] > 0
     assert "missing" not in falls["reason"]
@@ -243,26 +246,185 @@ def test_a_run_that_was_stopped_has_no_rise_to_compare(runs):
     assert stopped[["arm", "seed"]].values.tolist() == [["grpo", 3]]
 
 
-def write_probe(root):
-    row = {"responses": "recorded", "by": "all", "bin": "all", "low": 0.1, "high": 0.9}
-    rows = [{"measure": "pearson", "silent": "", "value": 0.4}]
+def write_agreement(path, pearson, signs, *, states=64, **more):
+    """What a probe found, of one run or (world, seed) of several; returns its rows."""
+    row = more | {"responses": "recorded", "by": "all", "bin": "all", "pairs": states}
+    ends = {"low": 0.1, "high": 0.9}
+    rows = [{"measure": "pearson", "silent": "", "value": pearson}]
     rows += [{"measure": "sign_agreement", "silent": s, "value": v}
-             for s, v in (("exclude", 0.9), ("half", 0.7))]  # fmt: skip
-    write_table(root / "14_surprisal_probe" / "agreement.csv", [row | r for r in rows])
+             for s, v in (("exclude", 0.9), ("half", signs))]  # fmt: skip
+    rows = [row | r | ends for r in rows]
+    if path is not None:
+        write_table(path, rows)
+    return rows
 
 
-def test_the_probe_stands_beside_the_run_that_it_probed(root):
+PEARSON, SIGN = "aem-knows-the-surprisal", "aem-knows-its-sign"
+
+
+def by_id(*names):
+    return [c for c in claims.read_claims() if c.id in names]
+
+
+def test_the_probe_of_one_run_stands_beside_it_and_is_no_verdict(root):
     for seed in range(2):
         write_run(root, "10_base", "informative_guess", "grpo", seed)
-    write_probe(root)
+    write_agreement(root / "14_surprisal_probe" / "agreement.csv", 0.4, 0.7)
     table = report.run_table("smoke", ["informative_guess"])
     assert table["probe_pearson"].tolist() == pytest.approx([0.4, math.nan], nan_ok=True)
     assert table["probe_sign_agreement"].tolist() == pytest.approx([0.7, math.nan], nan_ok=True)
-    (probe,) = [c for c in claims.read_claims() if c.id == "aem-knows-the-surprisal"]
-    (row,) = report.claim_rows([probe], table, "smoke")
-    assert (row["ours"], row["low"], row["high"], row["seeds"]) == (0.4, 0.1, 0.9, 1)
-    assert row["verdict"] == claims.REPRODUCED
+    row = report.claim_rows(by_id(PEARSON), table, "smoke")[0]
+    assert (row["ours"], row["seeds"], row["verdict"]) == (0.4, 1, claims.NOT_TESTABLE)
+    assert math.isnan(row["low"])
     assert row["run"] == "results/smoke/14_surprisal_probe/agreement.csv"
+
+
+def test_where_several_runs_were_probed_they_decide_and_the_single_one_does_not(root):
+    """The direction holds in all four and the published size is excluded."""
+    rows = []
+    for seed in range(4):
+        write_run(root, "10_base", "informative_guess", "grpo", seed)
+        found = {"world": "informative_guess", "seed": seed}
+        rows += write_agreement(None, 0.2 + 0.01 * seed, 0.62 + 0.01 * seed, **found)
+    write_table(root / "25_probe_over_seeds" / "agreement.csv", rows)
+    write_agreement(root / "14_surprisal_probe" / "agreement.csv", 0.63, 0.859375)
+    table = report.run_table("smoke", ["informative_guess"])
+    for name, mean in ((PEARSON, 0.215), (SIGN, 0.635)):
+        row = report.claim_rows(by_id(name), table, "smoke")[0]
+        assert (row["ours"], row["seeds"]) == (pytest.approx(mean), 4)
+        assert row["verdict"] == claims.DIRECTION_ONLY
+        assert row["run"] == "results/smoke/25_probe_over_seeds/agreement.csv"
+        assert report.source_files(row["run"], "smoke")
+
+
+LANGUAGE_MODEL = ("language-model-aem-knows-the-surprisal", "language-model-aem-knows-its-sign")
+
+
+@pytest.fixture
+def cpu_root(tmp_path, monkeypatch):
+    found = tmp_path / "results" / "cpu"
+    monkeypatch.setenv("TURNCREDIT_RESULTS", str(found))
+    return found
+
+
+def test_the_language_model_has_a_row_that_names_its_table_and_the_manifest_it_lacks(cpu_root):
+    below = "14_surprisal_probe/language_model"
+    write_agreement(cpu_root / below / "agreement.csv", 0.7, 0.9, states=16)
+    settings = report.ReportParams("cpu", 0.95, 0.8)
+    small = report.find(settings, by_id(*LANGUAGE_MODEL)).claims
+    assert [row["verdict"] for row in small] == [claims.NOT_TESTABLE] * 2
+    assert all("states with this number: 16, needed: 64" in row["reason"] for row in small)
+    full = cpu_root.parent / "probe-full" / below
+    write_agreement(full / "agreement.csv", 0.64, 0.89)
+    rows = report.find(settings, by_id(*LANGUAGE_MODEL)).claims
+    assert [(row["ours"], row["low"], row["high"]) for row in rows] == [
+        (0.64, 0.1, 0.9), (0.89, 0.1, 0.9)
+    ]  # fmt: skip
+    assert rows[0]["verdict"] == claims.REPRODUCED
+    for row in rows:
+        assert row["run"] == f"results/probe-full/{below}/agreement.csv"
+        assert report.source_files(row["run"], "cpu") == [full / "agreement.csv"]
+        assert f"from results/probe-full/{below}, whose manifest.json" in row["reason"]
+        assert "is missing" in row["reason"] and "over 64 states" in row["reason"]
+    write_json(full / "manifest.json", {"identity": {"code": "e" * 64}})
+    row = report.find(settings, by_id(*LANGUAGE_MODEL)).claims[0]
+    assert row["reason"].endswith(f"from results/probe-full/{below}")
+
+
+def test_without_the_language_model_s_table_its_claims_say_which_is_missing(cpu_root):
+    findings = report.find(report.ReportParams("cpu", 0.95, 0.8), by_id(*LANGUAGE_MODEL))
+    for row in findings.claims:
+        assert (row["verdict"], row["seeds"]) == (claims.NOT_TESTABLE, 0)
+        assert row["reason"].endswith(
+            "missing here: results/cpu/14_surprisal_probe/language_model/agreement.csv"
+        )
+
+
+# What is read off the curves
+
+
+def curve_run(root, seed, *, search, ratio=None, entropy=None, divergence=None, reward=None):
+    """A run of plain GRPO whose curves are as given, (steps,) each."""
+    write_run(root, "10_base", "trap", "grpo", seed)
+    folder = root / "10_base" / "trap" / "grpo" / f"seed_{seed}"
+    metrics = pd.read_csv(folder / "metrics.csv").assign(search_first=search)
+    metrics = metrics if reward is None else metrics.assign(reward=reward)
+    metrics.to_csv(folder / "metrics.csv", index=False)
+    turns = pd.read_csv(folder / "turns.csv.gz")
+    third = turns[turns["turn"] == 1].assign(turn=2)
+    turns = pd.concat([turns, third], ignore_index=True)
+    first = turns["turn"] == 0
+    if ratio is not None:
+        turns.loc[first, "turn_ratio_mean"] = ratio
+    if entropy is not None:
+        turns.loc[first, "entropy_k16"] = entropy
+    if divergence is not None:
+        turns.loc[turns["turn"] == 2, "divergence_k1"] = divergence
+    turns.to_csv(folder / "turns.csv.gz", index=False)
+
+
+def test_the_curves_around_a_shift_are_right_by_hand(root):
+    steps = range(STEPS)
+    fall = [min(1.0, max(0.0, (34 - s) / 8)) for s in steps]  # from 26 to 34
+    early = [1.1 if s < 24 else 1.0 for s in steps]
+    entropy = [0.1 * s for s in steps]
+    curve_run(root, 0, search=fall, ratio=early, entropy=entropy, divergence=entropy)
+    curve_run(root, 1, search=[0.9] * STEPS, ratio=early, entropy=entropy, divergence=entropy)
+    curve_run(root, 2, search=fall)
+    table = report.run_table("smoke", ["trap"]).set_index("seed")
+    # Above 0.8 of the fall last at step 27, below 0.2 first at 33; the levels part at 24 and 30.
+    assert table.loc[0, "shift_length"] == 6
+    assert table.loc[0, "ratio_lead_turn_0"] in (5.0, 6.0, 7.0)
+    assert table.loc[0, "divergence_follows_turn_2"] == pytest.approx(1.0)
+    assert table.loc[0, "turn_ratio_turn_0_before"] > table.loc[0, "turn_ratio_turn_0_after"]
+    rise = table.loc[0, "divergence_turn_2_after"] - table.loc[0, "divergence_turn_2_before"]
+    assert rise > 0
+    around = ["shift_length", "ratio_lead_turn_0", "divergence_follows_turn_2"]
+    assert table.loc[1, around].isna().all()
+    assert table.loc[2, "shift_length"] == 6 and table.loc[2, around[1:]].isna().all()
+    assert table.loc[2, ["divergence_turn_2_before", "turn_ratio_turn_0_after"]].isna().all()
+
+
+def test_a_claim_whose_column_no_run_has_is_not_testable(runs):
+    table = report.run_table("smoke", ["trap"])
+    asked = [c for c in claims.read_claims() if c.id.startswith(("divergence-", "turn-ratio-"))]
+    assert len(asked) == 4
+    for one in asked:
+        test = Measurement(**{**vars(one.test), "tasks": ("trap",)})
+        (row,) = report.claim_rows([Claim(**{**vars(one), "test": test})], table, "smoke")
+        assert row["verdict"] == claims.NOT_TESTABLE
+        assert row["reason"].startswith("no run has this number")
+
+
+def test_first_tokens_that_never_differ_are_no_agreement(root):
+    write_run(root, "10_base", "trap", "grpo", 0)
+    write_run(root, "10_base", "trap", "grpo", 1)
+    path = root / "10_base" / "trap" / "grpo" / "seed_1" / "turns.csv.gz"
+    turns = pd.read_csv(path)
+    turns["entropy_k128"] = turns["entropy_k8"] ** 2
+    turns.to_csv(path, index=False)
+    alike = report.run_table("smoke", ["trap"]).set_index("seed")["first_tokens_alike_turn_0"]
+    assert math.isnan(alike[0])
+    assert 0.9 < alike[1] < 1.0
+
+
+def test_what_shifts_or_collapses_is_unstable_and_an_unknown_end_is_no_calm(root):
+    calm, fall = [0.9] * STEPS, [0.9] * 30 + [0.1] * 30
+    for seed, (search, grounded) in enumerate(
+        [(calm, 0.5), (fall, 0.5), (calm, 0.0), (calm, None)]
+    ):
+        curve_run(root, seed, search=search)
+        path = root / "10_base" / "trap" / "grpo" / f"seed_{seed}" / "eval.csv"
+        pd.read_csv(path).assign(grounded=grounded).to_csv(path, index=False)
+    table = report.run_table("smoke", ["trap"])
+    assert table["unstable"].tolist() == pytest.approx([0.0, 1.0, 1.0, math.nan], nan_ok=True)
+
+
+def test_a_reward_is_lost_below_a_tenth_of_its_best(root):
+    calm = [0.9] * STEPS
+    for seed, end in enumerate((0.5, 0.06, 0.04)):
+        curve_run(root, seed, search=calm, reward=[0.5] * 30 + [end] * 30)
+    assert report.run_table("smoke", ["trap"])["reward_lost"].tolist() == [0.0, 0.0, 1.0]
 
 
 # Verdicts, and how many seeds are missing
@@ -287,7 +449,8 @@ def test_verdicts_and_sources(reported):
     ]
     assert {row["verdict"] for row in rows if row["task"] == "unrun"} == {claims.NOT_TESTABLE}
     assert report.counts(rows) == {
-        "reproduced": 2, "not reproduced": 1, "open": 1, "not run": 6, "beyond": 1
+        "reproduced": 2, "direction only": 0, "not reproduced": 1, "open": 1, "not run": 6,
+        "beyond": 1,
     }  # fmt: skip
 
 
@@ -334,8 +497,9 @@ def test_what_separates_the_warm_starts_needs_no_seeds_and_hides_nothing():
     for function in (report.seeds_needed, report.resolvable):
         expected = function(test, "trap", outcomes(near, zero, blocks=2))
         assert function(test, "trap", outcomes(far, zero, blocks=2)) == pytest.approx(expected)
-    alone = report.resolvable(test, "trap", outcomes([0.0, 0.1, 0.3], [0.0] * 3, blocks=3))
-    assert alone == report.resolvable(test, "trap", outcomes([0.0, 0.1, 0.3], [0.0] * 3))
+    own = [0.0, 0.1, 0.3, 0.2]
+    alone = report.resolvable(test, "trap", outcomes(own, [0.0] * 4, blocks=4))
+    assert alone == report.resolvable(test, "trap", outcomes(own, [0.0] * 4)) > 0
 
 
 def test_what_the_seeds_at_hand_resolve_has_that_power():
@@ -355,10 +519,11 @@ def test_what_the_seeds_at_hand_resolve_has_that_power():
 @pytest.mark.parametrize(
     ("test", "a", "b"),
     [
-        (claim("x").test, [0.1, 0.1], [0.0, 0.0]),  # no spread
-        (claim("x").test, [0.1], [0.0]),
+        (claim("x").test, [0.1] * 4, [0.0] * 4),  # no spread
+        (claim("x").test, [0.1, 0.2, 0.0], [0.0] * 3),  # the spread of three is a guess
+        (claim("x").test, [0.1, 0.2, 0.0, math.nan], [0.0] * 4),
         (claim("x", rule="share_difference", quantity={"collapsed": 1.0}).test, [1, 0], [0, 1]),
-        (claim("x", rule="sd_ratio").test, [0.1, 0.3], [0.0, 0.1]),
+        (claim("x", rule="sd_ratio").test, [0.1, 0.3] * 2, [0.0, 0.1] * 2),
     ],
 )
 def test_where_power_says_nothing_no_number_of_seeds_is_made_up(test, a, b):
@@ -367,8 +532,23 @@ def test_where_power_says_nothing_no_number_of_seeds_is_made_up(test, a, b):
 
 
 def test_no_number_of_seeds_decides_what_lies_on_the_bound():
-    table = outcomes([0.1, -0.1], [0.0, 0.0])
+    table = outcomes([0.1, -0.1] * 2, [0.0] * 4)
     assert math.isnan(report.seeds_needed(claim("x").test, "trap", table))
+
+
+def test_no_number_of_seeds_is_told_beyond_the_stated_one():
+    table = outcomes([0.101, -0.1, 0.1, -0.1], [0.0] * 4)
+    needed = report.seeds_needed(claim("x").test, "trap", table)
+    assert needed == math.inf and seeds(needed) == f"more than {report.MOST_SEEDS:,}"
+    rates = claim("x", rule="share_difference", quantity={"collapsed": 1.0}).test
+    near = outcomes([1, 0] * 50 + [0], [1, 0] * 50 + [1])
+    assert report.seeds_needed(rates, "trap", near) == math.inf
+
+
+def test_what_no_run_can_be_is_not_called_resolvable():
+    table = outcomes([0.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 0.0])
+    share = claim("x", rule="mean", reference=None).test
+    assert math.isnan(report.resolvable(share, "trap", table))
 
 
 # The page
@@ -431,7 +611,7 @@ def test_the_numbers_of_the_page_are_those_of_the_tables(reported):
     assert len(lines) == len(known) == 4
     (vague,) = table_of(reader, "claim", "task", "ours [interval]", "seeds", "resolvable")
     row = only(known, claim="undecided")
-    assert vague[4:6] == [number(row["resolvable"]), number(row["seeds_needed"], ".0f")]
+    assert vague[4:6] == [number(row["resolvable"]), seeds(row["seeds_needed"])]
     for line, row in zip(lines, known, strict=True):
         assert line == [row["task"], f"{interval(row)} {row['unit']}", str(row["seeds"]),
                         row["verdict"], row["reason"]]  # fmt: skip
@@ -464,6 +644,35 @@ def test_every_manifest_is_listed_with_its_code(reported):
     assert [row["path"].split("/")[-2] for row in rows[:16]] == [f"seed_{s}" for s in range(16)]
     assert {row["code_hash"] for row in rows} == {"c"}
     assert {row["versions"] for row in rows} == {"python 3.11"}
+
+
+def test_the_code_of_probes_and_audits_is_read_where_they_keep_it(runs):
+    places = (
+        "14_surprisal_probe/trap/step_0",
+        "20_audit/trap/seed_0",
+        "25_probe/trap/seed_0/step_4",
+    )
+    for place in places:
+        (runs / place).mkdir(parents=True)
+        write_json(runs / place / "manifest.json", {"identity": {"code": "e" * 64}, "files": {}})
+    findings = report.find(SETTINGS, CLAIMS)
+    rows = [row for row in findings.manifests if row["path"].split("/", 2)[2].startswith(places)]
+    assert len(rows) == 3 and {row["code_hash"] for row in rows} == {"e" * 64}
+    assert all(row["code_hash"] for row in findings.manifests)
+    # They are no training runs: neither a version of these nor among their costs, which say so.
+    assert findings.warnings == []
+    assert {row["notebook"] for row in findings.costs} == {"10_base", "11_mask"}
+    text = "".join(Reader(report.page("", report.report_blocks(findings))).texts)
+    assert "the 3 probes and audits whose manifests are here write down no seconds" in text
+    assert "runs name 1 versions of the code of experiments, those of probes and audits 1" in text
+
+
+def test_a_notebook_of_several_versions_is_named(runs):
+    for seed in range(2):
+        write_run(runs, "15_again", "trap", "rloo", seed, code="cd"[seed] * 64)
+    (first, second) = report.find(SETTINGS, CLAIMS).warnings
+    assert "3 versions" in first
+    assert second == "Warning: of several versions in itself: 15_again."
 
 
 def test_comparisons_are_shown_experiment_by_experiment(root):
@@ -532,7 +741,8 @@ def test_without_results_the_page_says_so(root):
     assert written == {"claims.csv", "report.html", "report.md"}
     text = "".join(Reader((root / "99_report" / "report.html").read_text("utf-8")).texts)
     assert "There are no results" in text
-    assert "Reproduced: 0. Not reproduced: 0." in text
+    assert "Reproduced: 0. Direction only: 0. Not reproduced: 0." in text
+    assert " ".join(claims.RULE.split()) in " ".join(text.split())
     assert {row["verdict"] for row in findings.claims} == {claims.NOT_TESTABLE}
     assert {row["claim"] for row in findings.claims} == {c.id for c in claims.read_claims()}
 

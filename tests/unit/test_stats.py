@@ -111,3 +111,46 @@ def test_pairing_removes_what_seeds_share():
     shifted = {seed: value + 0.05 for seed, value in noise.items()}
     difference = stats.paired_difference(shifted, noise)
     assert difference.low == pytest.approx(0.05) == pytest.approx(difference.high)
+
+
+@pytest.mark.parametrize("split", [1, 7, 19])
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_the_level_of_a_curve_changes_where_it_does_whatever_the_noise_or_the_sign(split, sign):
+    noise = np.random.default_rng(split).normal(size=20)
+    curve = sign * np.where(np.arange(20) < split, 5.0, 0.0) + 0.3 * noise
+    assert stats.level_step(curve) == split
+    assert stats.level_step(-3.0 * curve + 7.0) == split
+
+
+def test_of_two_curves_of_noise_neither_moves_first():
+    generator = np.random.default_rng(0)
+    leads = [
+        stats.level_step(generator.normal(size=40)) - stats.level_step(generator.normal(size=40))
+        for _ in range(400)
+    ]
+    found = stats.t_interval(leads, level=0.999)
+    assert found.low < 0 < found.high
+
+
+def test_a_curve_without_two_levels_has_no_step():
+    for values in ([], [1.0], [1.0, 1.0, 1.0], [1.0, math.nan, 0.0]):
+        assert stats.level_step(values) is None
+
+
+@pytest.mark.parametrize("length", [1, 4, 10])
+def test_a_straight_fall_takes_its_steps_between_a_fifth_and_four_fifths(length):
+    """By hand: from 1 at step 30 to 0 at 30 + length; the fifth is passed after length / 5."""
+    curve = np.clip(1 - (np.arange(80) - 30) / length, 0.0, 1.0)
+    around = stats.Windows(range(5, 28), range(45, 65), True)
+    expected = math.ceil(0.8 * length - 1e-9) - math.floor(0.2 * length + 1e-9)
+    assert stats.transition(curve, around) == expected
+
+
+def test_without_a_shift_or_a_fall_there_is_no_transition():
+    fall = np.r_[np.ones(10), np.zeros(10)]
+    here = stats.Windows(range(5), range(15, 20), True)
+    assert stats.transition(fall, here) == 1
+    assert stats.transition(fall, stats.Windows(here.before, here.after, False)) is None
+    assert stats.transition(1 - fall, here) is None
+    assert stats.transition(fall, stats.Windows(range(0), here.after, True)) is None
+    assert stats.transition(fall, stats.Windows(here.before, range(20, 20), True)) is None

@@ -1,11 +1,7 @@
-"""Verdicts: reproduced, not reproduced, or not testable here, by rule and with the reason.
+"""Verdicts: reproduced, direction only, not reproduced, or not testable here, by rule.
 
-The interval decides.  Reproduced: it lies wholly where the claim holds.  Not reproduced: it lies
-wholly where the claim does not hold (contradicted), or it leaves open whether the claim holds but
-excludes the effect that was published (ruled out).  Else these seeds cannot tell, which is no
-verdict on the claim: not testable here, and the reason says "undecided at n seeds".  No claim asks
-for a number of seeds of its own: few seeds have a wide interval.  No runs, no number, no interval
-or fewer than `FEWEST_SEEDS` are not testable here as well, never a verdict.
+`RULE` says the whole of it; the report prints the same sentences.  No claim asks for a number of
+seeds of its own: few seeds have a wide interval.
 """
 
 import math
@@ -14,15 +10,37 @@ from typing import Any
 
 import pandas as pd
 
-from turncredit.claims.measure import Measured, columns, measure
+from turncredit.claims.measure import FEWEST_FOR_INTERVAL, Measured, columns, measure
 from turncredit.claims.records import KEYS, Claim, Measurement
 
 REPRODUCED = "reproduced"
+DIRECTION_ONLY = "direction only"
 NOT_REPRODUCED = "not reproduced"
 NOT_TESTABLE = "not testable here"
+VERDICTS = (REPRODUCED, DIRECTION_ONLY, NOT_REPRODUCED, NOT_TESTABLE)
 
 FEWEST_SEEDS = 4
 """Of each arm; fewer are never a verdict, since what three of them share may be chance."""
+
+FEWEST_STATES = 64
+"""Of a policy that is probed untrained, so that states and not seeds are what varies: as many as
+the published probe has."""
+
+RULE = (
+    "The interval decides. Reproduced: it lies wholly where the claim holds and, where the source "
+    "gives the size of the same quantity, holds that size. Direction only: it lies wholly where "
+    "the claim holds and excludes the published size (where a claim is a range, the range is the "
+    "size). Not reproduced: no part of it lies where the "
+    "claim holds (contradicted), or it leaves open whether the claim holds and excludes the "
+    "published size (ruled out). A claim that a method prevents something also asks that the share "
+    "of the method's own runs in which it happens lies below a stated limit, and is contradicted "
+    "where no part of that share's interval does. All else is not testable here: an interval that "
+    "lies only partly where the claim holds (undecided), no runs, no number, or fewer than "
+    f"{FEWEST_SEEDS} seeds of an arm. A probe of a policy that is not trained has no seeds: it is "
+    f"judged over its states, at least {FEWEST_STATES} of them. An interval of a mean is cut to "
+    f"what the quantity can be, and none is given from fewer than {FEWEST_FOR_INTERVAL} seeds."
+)
+"""How every verdict comes about."""
 
 ROW = (
     *"claim task source sentence published ours low high level".split(),
@@ -56,36 +74,91 @@ def judge(
 def decide(measured: Measured, measurement: Measurement) -> tuple[str, str]:
     """Verdict and reason from the interval, the number of seeds and the published effect."""
     verdict, reason = _decided(measured, measurement)
-    return verdict, f"{reason}; {measurement.note}" if measurement.note else reason
+    states = measured.states is not None and f"over {measured.states} states"
+    told = [states] if states and states not in reason else []
+    parts = [reason, *told, *_cut(measured), *([measurement.note] if measurement.note else [])]
+    return verdict, "; ".join(parts)
 
 
 def _decided(measured: Measured, measurement: Measurement) -> tuple[str, str]:
-    """Without the note."""
-    seeds, probed = measured.seeds, measurement.rule == "probe"
-    basis = "over the states of one run" if probed else f"at {seeds} seeds"
-    if seeds == 0:
-        return NOT_TESTABLE, "no run has this number"
-    if seeds < FEWEST_SEEDS and not probed:
-        return NOT_TESTABLE, f"seeds with this number: {seeds}, needed: {FEWEST_SEEDS}"
-    if any(map(math.isnan, (measured.value, measured.low, measured.high))):
-        return NOT_TESTABLE, f"no interval {basis}"
-    least, greatest = measurement.inside
-    above, below = (
-        least is None or measured.low > least,
-        greatest is None or measured.high < greatest,
-    )
-    claimed = _region(measurement.inside)
-    if above and below:
-        return REPRODUCED, f"the interval lies {claimed}"
-    # Equal runs on the very bound, such as two arms that never act, contradict nothing.
-    if (least is not None and measured.low < least >= measured.high) or (
-        greatest is not None and measured.high > greatest <= measured.low
-    ):
-        return NOT_REPRODUCED, f"contradicted: no part of the interval lies {claimed}"
+    """Without what is added to every reason."""
+    short = _too_little(measured, measurement)
+    if short:
+        return NOT_TESTABLE, short
+    inside, seen = measurement.inside, (measured.low, measured.high)
+    sides = [_side(seen, inside)]
+    if measurement.own_below is not None:
+        own, limit = measured.own[1:], (None, measurement.own_below)
+        sides.append(_side(own, limit))
+        if sides[1] == "outside":
+            return NOT_REPRODUCED, f"contradicted: {_own(measured, measurement)}"
+    if sides[0] == "outside":
+        return NOT_REPRODUCED, f"contradicted: no part of the interval lies {_region(inside)}"
     effect = measurement.effect
-    if effect is not None and not measured.low <= effect <= measured.high:
+    excluded = effect is not None and not measured.low <= effect <= measured.high
+    if sides[0] == "within" and excluded and None in inside:
+        return DIRECTION_ONLY, (
+            f"direction only: the interval lies {_region(inside)} and excludes the published "
+            f"{effect:g}"
+        )
+    if set(sides) == {"within"}:
+        told = "" if len(sides) == 1 else f"; {_own(measured, measurement)}"
+        return REPRODUCED, f"the interval lies {_region(inside)}{told}"
+    if excluded:
         return NOT_REPRODUCED, f"the published effect of {effect:g} is ruled out"
-    return NOT_TESTABLE, f"undecided {basis}: the interval lies only partly {claimed}"
+    if sides[0] == "within":
+        return NOT_TESTABLE, f"undecided {_basis(measured)}: {_own(measured, measurement)}"
+    return NOT_TESTABLE, (
+        f"undecided {_basis(measured)}: the interval lies only partly {_region(inside)}"
+    )
+
+
+def _too_little(measured: Measured, measurement: Measurement) -> str:
+    """Why these runs cannot be judged at all; "" if they can."""
+    if measured.seeds == 0:
+        return "no run has this number"
+    if measurement.rule == "probe":
+        if measured.states is not None and measured.states < FEWEST_STATES:
+            return f"states with this number: {measured.states}, needed: {FEWEST_STATES}"
+    elif measured.seeds < FEWEST_SEEDS:
+        return f"seeds with this number: {measured.seeds}, needed: {FEWEST_SEEDS}"
+    numbers = (measured.value, measured.low, measured.high)
+    return f"no interval {_basis(measured)}" if any(map(math.isnan, numbers)) else ""
+
+
+def _basis(measured: Measured) -> str:
+    if measured.states is not None:
+        return f"over {measured.states} states of one policy"
+    return f"at {measured.seeds} seeds"
+
+
+def _side(ends: tuple[float, float], inside: tuple[float | None, ...]) -> str:
+    """Where an interval lies: "within" the region, "outside" or "across" its bound."""
+    (low, high), (least, greatest) = ends, inside
+    if (least is None or low > least) and (greatest is None or high < greatest):
+        return "within"
+    # Equal runs on the very bound, such as two arms that never act, contradict nothing.
+    beneath = least is not None and low < least >= high
+    beyond = greatest is not None and high > greatest <= low
+    return "outside" if beneath or beyond else "across"
+
+
+def _own(measured: Measured, measurement: Measurement) -> str:
+    """What the share of the arm's own runs says about its limit."""
+    share, low, high = (round(value, 3) for value in measured.own)
+    where = {"within": "is", "outside": "is not", "across": "is not clearly"}
+    side = where[_side(measured.own[1:], (None, measurement.own_below))]
+    return (
+        f"the share of {measurement.arm}'s own runs, {share:g} [{low:g}, {high:g}], "
+        f"{side} below {measurement.own_below:g}"
+    )
+
+
+def _cut(measured: Measured) -> list[str]:
+    if measured.cut is None:
+        return []
+    ends = " to ".join(f"{end:g}" for end in measured.cut)
+    return [f"the interval is cut to what the number can be, {ends}"]
 
 
 def _judged(

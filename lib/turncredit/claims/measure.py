@@ -6,7 +6,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from turncredit import stats
-from turncredit.claims.records import KEYS, Measurement
+from turncredit.claims.records import KEYS, Measurement, arms_of, quantity_range
+
+FEWEST_FOR_INTERVAL = 3
+"""Seeds of an arm with fewer of which no interval of a mean is given."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +25,20 @@ class Measured:
     """Seeds of the table without one."""
     runs: str
     """Files the numbers came from."""
+    cut: tuple[float, float] | None = None
+    """Least and greatest value there can be, where the interval went beyond and is cut to them."""
+    own: tuple[float, float, float] | None = None
+    """For a claim with `own_below`: the share of the arm's own runs, with its interval."""
+    states: int | None = None
+    """For a probe: the states its interval is taken over."""
 
 
 def columns(measurement: Measurement) -> list[str]:
     """The columns of the table of outcomes that a measurement reads, beside the keys."""
     names = list(measurement.quantity)
-    ends = ("low", "high") if measurement.rule == "probe" else ()
+    probed = [f"{names[0]}_low", f"{names[0]}_high", "probe_states"]
     shifted = ["shifted"] if measurement.among == "shifted" else []
-    return [*names, *(f"{names[0]}_{end}" for end in ends), *shifted]
+    return [*names, *(probed if measurement.rule == "probe" else ()), *shifted]
 
 
 def measure(
@@ -39,8 +48,7 @@ def measure(
 
     Raises ValueError if a run is in the table twice.
     """
-    names = [measurement.arm, *([measurement.reference] if measurement.reference else [])]
-    arms = [_runs(measurement, table, task, name) for name in names]
+    arms = [_runs(measurement, table, *asked) for asked in arms_of(measurement, task)]
     if measurement.rule == "probe":
         return _probed(arms[0])
     known = [int(arm["value"].notna().sum()) for arm in arms]
@@ -48,8 +56,36 @@ def measure(
     found, seeds = _RULES[measurement.rule](arms, level, seed), min(known)
     if measurement.rule == "difference":
         seeds, missing = found.n, found.missing
-    runs = _files(pd.concat(arms)["run"])
-    return Measured(found.value, found.low, found.high, seeds, missing, runs)
+    runs, own = _files(pd.concat(arms)["run"]), None
+    ends, cut = _possible(measurement, (found.low, found.high), seeds)
+    if measurement.own_below is not None:
+        share = _share(arms, level, seed)
+        own = (share.value, share.low, share.high)
+    return Measured(found.value, *ends, seeds, missing, runs, cut, own)
+
+
+def value_range(measurement: Measurement) -> tuple[float, float]:
+    """Least and greatest value that the measured number can have."""
+    ranges = [(f, *quantity_range(name)) for name, f in measurement.quantity.items()]
+    least = sum(min(f * low, f * high) for f, low, high in ranges)
+    greatest = sum(max(f * low, f * high) for f, low, high in ranges)
+    if measurement.rule in ("difference", "share_difference"):
+        return least - greatest, greatest - least
+    return (0.0, math.inf) if measurement.rule == "sd_ratio" else (least, greatest)
+
+
+def _possible(
+    measurement: Measurement, ends: tuple[float, float], seeds: int
+) -> tuple[tuple[float, float], tuple[float, float] | None]:
+    """The interval within what the number can be, and that range if it went beyond; no interval of
+    a mean from fewer than `FEWEST_FOR_INTERVAL` seeds.
+    """
+    if measurement.rule in ("mean", "difference") and seeds < FEWEST_FOR_INTERVAL:
+        return (math.nan, math.nan), None
+    least, greatest = value_range(measurement)
+    if not (ends[0] < least or ends[1] > greatest):
+        return ends, None
+    return (max(ends[0], least), min(ends[1], greatest)), (least, greatest)
 
 
 def _runs(measurement: Measurement, table: pd.DataFrame, task: str, arm: str) -> pd.DataFrame:
@@ -65,6 +101,7 @@ def _runs(measurement: Measurement, table: pd.DataFrame, task: str, arm: str) ->
     if measurement.rule == "probe":
         (name,) = measurement.quantity
         found = found.assign(low=runs[f"{name}_low"], high=runs[f"{name}_high"])
+        found = found.assign(states=runs["probe_states"])
     return found
 
 
@@ -73,12 +110,14 @@ def _by_block(runs: pd.DataFrame) -> dict:
 
 
 def _probed(runs: pd.DataFrame) -> Measured:
-    """The number of the only run that has one, with its own interval; of several, their mean."""
+    """The number of the only policy that has one, with its own interval; of several, their mean."""
     runs = runs[runs["value"].notna()]
-    ends = (math.nan, math.nan)
+    ends, states = (math.nan, math.nan), None
     if len(runs) == 1:
         ends = float(runs["low"].iloc[0]), float(runs["high"].iloc[0])
-    return Measured(float(runs["value"].mean()), *ends, len(runs), 0, _files(runs["run"]))
+        states = int(runs["states"].iloc[0])
+    found = (float(runs["value"].mean()), *ends, len(runs), 0, _files(runs["run"]))
+    return Measured(*found, states=states)
 
 
 def _mean(arms: list[pd.DataFrame], level: float, seed: int) -> stats.Interval:

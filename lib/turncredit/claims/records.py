@@ -1,6 +1,7 @@
 """What a claim is, and the file that holds them."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,8 @@ KEYS = ("task", "arm", "seed", "block", "run")
 """Columns every table of outcomes has: which run, its warm start, and the file it was read from."""
 
 _WINDOWS = (
-    "reward entropy clip_fraction turns accuracy_turn_1 entropy_turn_0 entropy_turn_1".split()
+    *"reward entropy clip_fraction turns accuracy_turn_1 entropy_turn_0 entropy_turn_1".split(),
+    *"turn_ratio_turn_0 divergence_turn_2".split(),
 )
 
 MEASURED = (
@@ -25,27 +27,74 @@ compared at an equal budget; see `plots.rollout_rows.measure_rows`."""
 DECISIONS = ("failed_decision_alone", "execution_right")
 """Columns of metrics.csv whose mean over all steps is a quantity."""
 
+PROBED = ("probe_pearson", "probe_sign_agreement")
+"""Numbers of a surprisal probe."""
+
 QUANTITIES = (
     *"collapsed shifted exact_match grounded search_first turns turns_sd malformed".split(),
-    *"reward_end entropy_early entropy_end clip_fraction_max mismatch_max".split(),
-    *"entropy_turn_0_rise probe_pearson probe_sign_agreement".split(),
+    *"unstable reward_lost reward_early reward_end turns_early".split(),
+    *"entropy_early entropy_end clip_fraction_max mismatch_max".split(),
+    *"entropy_turn_0_rise first_tokens_alike_turn_0 shift_length ratio_lead_turn_0".split(),
+    *"divergence_follows_turn_2".split(),
+    *PROBED,
     *DECISIONS,
     *(f"{name}_{period}" for name in _WINDOWS for period in ("before", "after")),
     *MEASURED,
 )
 """Columns that a claim may measure, a number per run; NaN where a run has none.
 
-collapsed, shifted: 1 or 0.  exact_match, grounded, search_first, turns, turns_sd (standard
-deviation over trajectories), malformed: of the final evaluation.  reward_end, entropy_end: means
-over the last steps, entropy_early over the first.  clip_fraction_max, mismatch_max: greatest of any
-step.  ..._before, ..._after: means over the steps that `stats.windows` puts around the shift, or at
-the two ends of a run without one.  entropy_turn_0_rise: greatest mean of as many successive steps
-after the first ones, minus the mean of those: one rule for every run, whether it shifts or not.
-probe_...: agreement of AEM's coefficients with sampled surprisals over the states of one run, with
-its interval over these in ..._low and ..._high.  Means over all steps: those of DECISIONS
-(`decisions.decision_shares`).  Last, those of MEASURED.  Shares of 1, not
+collapsed, shifted: 1 or 0; unstable: 1 if either.  exact_match, grounded, search_first, turns,
+turns_sd (standard deviation over trajectories), malformed: of the final evaluation.  reward_end,
+entropy_end: means over the last steps; reward_early, entropy_early, turns_early: over the first.
+reward_lost: 1 if reward_end is below a tenth of the greatest mean reward of as many successive
+steps, else 0.  clip_fraction_max, mismatch_max: greatest of any step.  ..._before, ..._after: means
+over the steps that `stats.windows` puts around the shift, or at the two ends of a run without one;
+turn_ratio_turn_0: the mean importance ratio of turn 0; divergence_turn_2: that of turn 2 from the
+reference policy (k1).  entropy_turn_0_rise: greatest mean of as many successive steps after the
+first ones, minus the mean of those: one rule for every run, whether it shifts or not.
+
+Of the curves around a shift, NaN without one: shift_length, steps that search-first takes from the
+one level to the other (`stats.transition`); ratio_lead_turn_0, steps by which the mean ratio of
+turn 0 changes its level before search-first does, both dated by one rule (`stats.level_step`) over
+the windows and what lies between; divergence_follows_turn_2, Pearson's r over the same steps of
+divergence_turn_2 and the entropy of turn 0.  first_tokens_alike_turn_0: Pearson's r over the steps
+of the entropies of the first 8 and the first 128 tokens of turn 0, NaN where they never differ.
+
+probe_...: agreement of AEM's coefficients with sampled surprisals over the states of one policy,
+with its interval over these in ..._low and ..._high, and probe_states of them.  Means over all
+steps: those of DECISIONS (`decisions.decision_shares`).  Last, those of MEASURED.  Shares of 1, not
 percent; entropies in nats.
 """
+
+_FLAGS = ("collapsed", "shifted", "unstable", "reward_lost")
+_CORRELATIONS = ("probe_pearson", "first_tokens_alike_turn_0", "divergence_follows_turn_2")
+_SHARES = (
+    *_FLAGS, *DECISIONS, "exact_match", "grounded", "search_first", "malformed",
+    "probe_sign_agreement", "exact_match_at_budget", "pass_1", "pass_5", "pass_8",
+    "branch_concentration", "high_in_rows", "error_share", "match_share", "rescued_share",
+    "clip_fraction_max", "mismatch_max",
+    "clip_fraction_before", "clip_fraction_after", "accuracy_turn_1_before",
+    "accuracy_turn_1_after",
+)  # fmt: skip
+_ANY = (
+    "entropy_turn_0_rise", "ratio_lead_turn_0", "divergence_turn_2_before",
+    "divergence_turn_2_after",
+)  # fmt: skip
+
+
+def quantity_range(quantity: str) -> tuple[float, float]:
+    """Least and greatest value that a run can have: shares, correlations, and what is never
+    negative; a reward may be, where a penalty enters it.
+
+    >>> quantity_range("grounded"), quantity_range("turns")
+    ((0.0, 1.0), (0.0, inf))
+    """
+    if quantity in _SHARES:
+        return 0.0, 1.0
+    if quantity in _CORRELATIONS:
+        return -1.0, 1.0
+    free = quantity in _ANY or quantity.startswith("reward_")
+    return (-math.inf if free else 0.0), math.inf
 
 
 @dataclass(frozen=True)
@@ -57,7 +106,8 @@ class Measurement:
     rule: Literal["mean", "share", "difference", "share_difference", "sd_ratio", "probe"]
     """mean, share: of `arm`; difference (paired by seed), share_difference: `arm` minus
     `reference`; sd_ratio: standard deviation over seeds, `arm` over `reference`; probe: of the one
-    run of `arm` that was probed, with the interval over its states."""
+    policy that was probed without being trained, with the interval over its states, which are what
+    varies: such a policy has no seeds."""
     quantity: dict[str, float]
     """The number of a run: a sum of columns, each times its factor."""
     among: Literal["all", "shifted"]
@@ -72,6 +122,11 @@ class Measurement:
     """The published size of the same quantity, null if it is unknown or not comparable here."""
     note: str
     """In what the test departs from the source, the end of every reason; "": in nothing more."""
+    reference_task: str | None = field(default=None, metadata=params.OPTIONAL)
+    """The task whose runs of `reference` are compared with; null: the same."""
+    own_below: float | None = field(default=None, metadata=params.OPTIONAL)
+    """For a claim that `arm` prevents something: the share of its own runs in which it happens lies
+    below this as well."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.quantity if name not in QUANTITIES]
@@ -88,6 +143,10 @@ class Measurement:
             raise ValueError(f"effect = {self.effect} is outside {list(self.inside)}")
         if not self.tasks:
             raise ValueError("tasks is empty")
+        if self.reference_task is not None and self.rule != "difference":
+            raise ValueError(f"reference_task does not suit rule {self.rule!r}")
+        if self.own_below is not None and self.rule != "share_difference":
+            raise ValueError(f"own_below does not suit rule {self.rule!r}")
         if self.rule == "probe" and (len(self.quantity) > 1 or self.among != "all"):
             raise ValueError("rule 'probe' takes one quantity, among all runs")
 
@@ -121,6 +180,13 @@ class Claim:
     """The numbers of the source, by what they are; empty if it gives none."""
     unit: str
     test: Measurement | NotTestable
+
+
+def arms_of(test: Measurement, task: str) -> list[tuple[str, str]]:
+    """Task and name of the arm, and of the reference if there is one."""
+    if test.reference is None:
+        return [(task, test.arm)]
+    return [(task, test.arm), (test.reference_task or task, test.reference)]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ _LINE = 0.155
 
 VERDICT_COLOURS = {
     "reproduced": "#00694B",
+    "direction only": "#7A5C00",
     "not reproduced": "#B03A00",
     "inconclusive": "#555555",
     "not measured": "#888888",

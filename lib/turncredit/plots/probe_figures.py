@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from turncredit.claims import read_claims
+from turncredit.claims import PROBED, read_claims
 from turncredit.plots.panels import MEAN_LINE, SEED_LINE, legend, say_no_runs
 from turncredit.plots.style import WIDTH, styled, task_label
 from turncredit.probe.over_seeds import bin_place
@@ -43,8 +43,12 @@ def published() -> dict[str, float]:
     64 states of another policy on other tasks, silent ones unstated.
     """
     measured = [one.test for one in read_claims() if one.test.KIND == "measured"]
-    probes = [test for test in measured if test.rule == "probe"]
-    return {name.removeprefix("probe_"): test.effect for test in probes for name in test.quantity}
+    return {
+        name.removeprefix("probe_"): test.effect
+        for test in measured
+        for name in test.quantity
+        if name in PROBED
+    }
 
 
 @styled

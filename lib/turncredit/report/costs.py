@@ -1,5 +1,6 @@
 """What the runs cost, and the manifests that every number goes back to."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ _PLAIN = ("code_hash", "params_hash", "stop_reason", "steps_done", "seconds")
 def manifest_rows(tier: str) -> list[dict[str, Any]]:
     """One row per manifest under results/<tier>, in order of path.
 
-    notebook; path, from results/ on; sha256 of the manifest; what it says of code_hash,
-    params_hash, stop_reason, steps_done and seconds (None where it does not), and versions: the
-    packages, `name version`, separated by commas.
+    notebook; path, from results/ on; sha256 of the manifest; what it says of code_hash (probes and
+    audits: `code` of their `identity`), params_hash, stop_reason, steps_done and seconds (None
+    where it does not), and versions: the packages, `name version`, separated by commas.
     """
     root = paths.results(tier)
     rows = []
@@ -30,21 +31,32 @@ def manifest_rows(tier: str) -> list[dict[str, Any]]:
             {"notebook": parts[0], "path": "/".join(["results", tier, *parts])}
             | {"sha256": sha256_file(path)}
             | {name: manifest.get(name) for name in _PLAIN}
-            | {"versions": named}
+            | {"code_hash": _code(manifest), "versions": named}
         )
     return rows
+
+
+def is_run(row: Mapping[str, Any]) -> bool:
+    """Whether a manifest is that of a training run: results/<tier>/notebook/task/arm/seed_<s>."""
+    parts = row["path"].split("/")
+    return len(parts) == 7 and parts[-2].startswith("seed_")
+
+
+def _code(manifest: Mapping[str, Any]) -> str | None:
+    """The hash of the code that wrote a manifest; probes and audits name that of their own part."""
+    return manifest.get("code_hash") or (manifest.get("identity") or {}).get("code")
 
 
 def cost_rows(tier: str, manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row per notebook with finished runs: runs, steps, tokens, hours.
 
     manifests: see `manifest_rows`.  tokens: sampled in training, summed over metrics.csv.  hours:
-    of the processes that made the runs, one core each, warm starts and analyses not counted.
+    of the processes that made the runs, one core each; warm starts, probes and audits write down no
+    seconds, so that they are not among them.
     """
-    runs = pd.DataFrame(manifests)
+    runs = pd.DataFrame([row for row in manifests if is_run(row)])
     if runs.empty:
         return []
-    runs = runs[runs["path"].str.contains(r"/seed_\d+/manifest\.json$")]
     return [
         {
             "notebook": notebook,

@@ -25,6 +25,7 @@ from turncredit.report.blocks import (
 from turncredit.report.claim_rows import claim_rows
 from turncredit.report.costs import cost_rows, manifest_rows
 from turncredit.report.curves import Chart, curve_chart
+from turncredit.report.probe_table import UNTRAINED
 from turncredit.report.run_table import figure_settings, notebooks, run_table
 from turncredit.report.sections import (
     answer,
@@ -110,6 +111,7 @@ def find(settings: ReportParams, claims: Sequence[Claim] | None = None) -> Findi
 
 def report_blocks(findings: Findings) -> list[Block]:
     """The page, section by section."""
+    trained = int((findings.runs["arm"] != UNTRAINED).sum())
     settings, to = findings.settings, findings.folder
     docs, drawn = paths.repository() / "docs", figure_folder(figure_settings(settings.tier))
     pictures = [
@@ -120,10 +122,11 @@ def report_blocks(findings: Findings) -> list[Block]:
         Heading(TITLE, 1),
         Text("Which way of assigning credit to the turns of a trajectory keeps an agent looking "
              "things up, and which published claims about it hold where the world can be checked? "
-             "Policies here are tiny and trained from scratch, so a claim that is not reproduced "
-             "is not refuted for large ones."),
+             "All policies that are trained here are tiny and start from scratch, so a claim that "
+             "is not reproduced is not refuted for large ones; an untrained language model is "
+             "probed alone."),
         *map(Text, findings.warnings),
-        *answer(findings.claims, len(findings.runs), settings.power),
+        *answer(findings.claims, trained, settings.power),
         *claims_tables(findings.claims),
         Text(f"Intervals are at level {settings.confidence_level:g}, each for itself: nothing "
              "corrects for the number of tests."),

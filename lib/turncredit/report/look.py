@@ -33,7 +33,7 @@ td[data-name^="difference"]{{white-space:nowrap}}
 tr:has(td.first) td{{border-top:1px solid var(--line)}}
 td b{{font-weight:600;white-space:nowrap}}
 b.reproduced{{color:var(--yes)}}
-b.not-reproduced{{color:var(--no)}}
+b.not-reproduced{{color:var(--no)}} b.direction-only{{color:var(--no)}}
 b.not-testable-here{{color:var(--open);font-weight:400}}
 details{{margin:.75rem 0}}
 summary{{cursor:pointer;color:var(--link)}}

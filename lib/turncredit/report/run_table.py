@@ -12,26 +12,26 @@ from turncredit.claims import DECISIONS, MEASURED, QUANTITIES
 from turncredit.plots.outcomes import outcome_rows
 from turncredit.plots.rollout_rows import MEASURES
 from turncredit.plots.sources import RUN, FigureParams, Runs, read_runs, shift_table
+from turncredit.report.probe_table import BOUNDS, with_probes
 from turncredit.report.versions import require_same_tasks
 from turncredit.results import read_manifests, read_table, table_paths
 
-PROBE = "14_surprisal_probe"
-"""Notebook whose agreement.csv holds the probe."""
-
 _FINAL = ("collapsed", "exact_match", "grounded", "search_first", "turns", "turns_sd", "malformed")
 FILES = {
-    **dict.fromkeys(QUANTITIES, "metrics.csv"),
-    **dict.fromkeys(_FINAL, "eval.csv"),
-    **{name: "turns.csv.gz" for name in QUANTITIES if "_turn_" in name},
-    **dict.fromkeys(MEASURED, MEASURES),
+    **dict.fromkeys(QUANTITIES, ("metrics.csv",)),
+    **dict.fromkeys(_FINAL, ("eval.csv",)),
+    "unstable": ("eval.csv", "metrics.csv"),
+    **{name: ("turns.csv.gz",) for name in QUANTITIES if "_turn_" in name},
+    "ratio_lead_turn_0": ("metrics.csv", "turns.csv.gz"),
+    **dict.fromkeys(MEASURED, (MEASURES,)),
 }  # fmt: skip
-"""The table of a run that a quantity is read from; MEASURES is one for a whole notebook, and
-probe_... come from the probe's own."""
+"""The tables of a run that a quantity is read from; MEASURES is one for a whole notebook, and
+probe_... come from the probes' own (`probe_table`)."""
 
 _COLUMNS = ("notebook", "task", "arm", "seed", "block", "run", "code_hash")
-_BOUNDS = ("probe_pearson_low", "probe_pearson_high",
-           "probe_sign_agreement_low", "probe_sign_agreement_high")  # fmt: skip
 _ALONG = ("reward", "entropy", "clip_fraction", "turns")
+_LOST = 0.1
+"""Share of its best reward below which a run has lost it."""
 
 
 def run_table(tier: str, tasks: Sequence[str]) -> pd.DataFrame:
@@ -55,8 +55,9 @@ def run_table(tier: str, tasks: Sequence[str]) -> pd.DataFrame:
         for name, found in arms.items()
     ]  # fmt: skip
     if not tables:
-        return pd.DataFrame(columns=[*_COLUMNS, *(q for q in QUANTITIES if not _optional(q))])
-    return _with_probe(_once(pd.concat(tables, ignore_index=True)), tier)
+        names = [*_COLUMNS, *(q for q in QUANTITIES if not _optional(q))]
+        return _in_order(with_probes(pd.DataFrame(columns=names), tier, tasks))
+    return _in_order(with_probes(_once(pd.concat(tables, ignore_index=True)), tier, tasks))
 
 
 def figure_settings(tier: str) -> FigureParams:
@@ -97,6 +98,8 @@ def _rows(settings: FigureParams) -> pd.DataFrame:
     labels = table["task"] + "/" + table["arm"] + "/seed_" + table["seed"].astype(str)
     table["notebook"], table["run"] = notebook, f"results/{settings.tier}/{notebook}/" + labels
     table["shifted"] = table["shift_step"].notna().astype(float)
+    unstable = table["shifted"].where(table["shifted"] == 1, table["collapsed"])
+    table["unstable"] = unstable.where(table["collapsed"].notna())
     ends = {"reward_last": "reward_end", "entropy_mean_last": "entropy_end"}
     return table.rename(columns=ends)
 
@@ -113,15 +116,10 @@ def _windows(runs: Runs, settings: FigureParams) -> pd.DataFrame:
             shift, run.steps, length=settings.comparison_window, shift_window=settings.shift_window
         )
         own, parts = metrics[key], turns.get(key, runs.turns.iloc[:0])
-        early = own.loc[own["step"] < settings.comparison_window, "entropy"].mean()
-        row = dict(zip(RUN, key, strict=True)) | {"entropy_early": early}
-        row |= own.reindex(columns=DECISIONS).mean().to_dict()
+        row = dict(zip(RUN, key, strict=True)) | own.reindex(columns=DECISIONS).mean().to_dict()
         entropy = f"entropy_k{settings.first_k}"
-        first = parts[parts["turn"] == 0].sort_values("step")[entropy]
-        stopped = own["stopped"].any()  # the steps that are left would not be those of other runs
-        row["entropy_turn_0_rise"] = (
-            math.nan if stopped else _rise(first, settings.comparison_window)
-        )
+        row |= _along(own, parts, entropy, settings.comparison_window)
+        row |= _curves(own, parts, entropy, found)
         for period, steps in (("before", found.before), ("after", found.after)):
             means = _period(own[own["step"].isin(steps)], parts[parts["step"].isin(steps)], entropy)
             row |= {f"{name}_{period}": value for name, value in means.items()}
@@ -129,15 +127,71 @@ def _windows(runs: Runs, settings: FigureParams) -> pd.DataFrame:
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=RUN).astype({"seed": int})
 
 
+def _along(
+    metrics: pd.DataFrame, turns: pd.DataFrame, entropy: str, length: int
+) -> dict[str, float]:
+    """What one run's curves come to by rules that know of no shift; length: of means, in steps."""
+    early, reward = metrics[metrics["step"] < length], metrics.sort_values("step")["reward"]
+    found = {f"{name}_early": early[name].mean() for name in ("reward", "entropy", "turns")}
+    best, last = reward.rolling(length).mean().max(), reward.tail(length).mean()
+    found["reward_lost"] = math.nan if math.isnan(best) else float(last < _LOST * best)
+    first = turns[turns["turn"] == 0].sort_values("step")
+    found["first_tokens_alike_turn_0"] = _correlation(first, "entropy_k8", "entropy_k128")
+    if first["entropy_k8"].equals(first["entropy_k128"]):  # by construction: no turn is longer
+        found["first_tokens_alike_turn_0"] = math.nan
+    stopped = metrics["stopped"].any()  # the steps that are left would not be those of other runs
+    found["entropy_turn_0_rise"] = math.nan if stopped else _rise(first[entropy], length)
+    return found
+
+
+def _curves(
+    metrics: pd.DataFrame, turns: pd.DataFrame, entropy: str, around: stats.Windows
+) -> dict[str, float]:
+    """How the curves of one run go together around its shift; NaN without one."""
+    names = ("shift_length", "ratio_lead_turn_0", "divergence_follows_turn_2")
+    if not around.shifted or not len(around.before):
+        return dict.fromkeys(names, math.nan)
+    metrics = metrics.set_index("step").sort_index()
+    steps = range(around.before.start, around.after.stop)
+    first, third = (
+        turns[turns["turn"] == turn].set_index("step").reindex(steps) for turn in (0, 2)
+    )
+    moved = [
+        stats.level_step(values)
+        for values in (metrics["search_first"].reindex(steps), _column(first, "turn_ratio_mean"))
+    ]
+    length = stats.transition(metrics["search_first"].to_numpy(), around)
+    both = pd.DataFrame({"a": first[entropy], "b": _column(third, "divergence_k1")})
+    lead = math.nan if None in moved else float(moved[0] - moved[1])
+    found = (math.nan if length is None else float(length), lead, _correlation(both, "a", "b"))
+    return dict(zip(names, found, strict=True))
+
+
+def _column(table: pd.DataFrame, name: str) -> pd.Series:
+    """A column of numbers; NaN where an older table lacks it."""
+    return table.reindex(columns=[name])[name].astype(float)
+
+
+def _correlation(table: pd.DataFrame, a: str, b: str) -> float:
+    """Pearson's r of two columns over the rows that have both; NaN for fewer than three, or where
+    one of them does not vary.
+    """
+    known = table[[a, b]].astype(float).dropna()
+    varied = len(known) > 2 and (known.max() > known.min()).all()
+    return float(known[a].corr(known[b])) if varied else math.nan
+
+
 def _period(metrics: pd.DataFrame, turns: pd.DataFrame, entropy: str) -> dict[str, float]:
     """Means over some steps of one run; accuracy is pooled over the answering turns."""
-    first, second = (turns[turns["turn"] == turn] for turn in (0, 1))
+    first, second, third = (turns[turns["turn"] == turn] for turn in (0, 1, 2))
     answered = second["answered"].sum()
     return {
         **{name: metrics[name].mean() for name in _ALONG},
         "entropy_turn_0": first[entropy].mean(),
         "entropy_turn_1": second[entropy].mean(),
         "accuracy_turn_1": second["answered_correct"].sum() / answered if answered else math.nan,
+        "turn_ratio_turn_0": _column(first, "turn_ratio_mean").mean(),
+        "divergence_turn_2": _column(third, "divergence_k1").mean(),
     }
 
 
@@ -184,33 +238,8 @@ def _once(table: pd.DataFrame) -> pd.DataFrame:
     return table.drop_duplicates(RUN, ignore_index=True).sort_values(RUN, ignore_index=True)
 
 
-def _with_probe(table: pd.DataFrame, tier: str) -> pd.DataFrame:
-    """The probe's agreement beside the run that it probed, if there is one, in order of columns."""
-    saved, given = probe_file(tier), paths.params(tier) / f"{PROBE}.yaml"
-    if saved.exists() and given.exists():
-        asked = params.read_yaml(given)
-        probed = (table[RUN] == [asked["task_name"], "grpo", asked["seed"]]).all(axis=1)
-        for name, value in _agreement(pd.read_csv(saved)).items():
-            table[name] = pd.Series(math.nan, index=table.index).where(~probed, value)
-    named = (*QUANTITIES, *_BOUNDS)
+def _in_order(table: pd.DataFrame) -> pd.DataFrame:
+    """The columns in order, those of what was measured apart only where they are there."""
+    named = (*QUANTITIES, *BOUNDS)
     order = [*_COLUMNS, *(name for name in named if name in table or not _optional(name))]
     return table.reindex(columns=order)
-
-
-def probe_file(tier: str) -> Path:
-    """Where the probe's notebook keeps its agreement."""
-    return paths.results(tier) / PROBE / "agreement.csv"
-
-
-def _agreement(table: pd.DataFrame) -> dict[str, float]:
-    """The two numbers of the published probe with the ends of their intervals over states:
-    recorded responses, silent ones counted half.
-    """
-    overall = table[(table["responses"] == "recorded") & (table["by"] == "all")]
-    pearson = overall[overall["measure"] == "pearson"].iloc[0]
-    signs = overall[(overall["measure"] == "sign_agreement") & (overall["silent"] == "half")]
-    return {
-        f"probe_{name}{end}": float(row[column])
-        for name, row in (("pearson", pearson), ("sign_agreement", signs.iloc[0]))
-        for end, column in (("", "value"), ("_low", "low"), ("_high", "high"))
-    }

@@ -7,12 +7,22 @@ from typing import Any
 
 import pandas as pd
 
-from turncredit.claims import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED
+from turncredit.claims import (
+    DIRECTION_ONLY,
+    NOT_REPRODUCED,
+    NOT_TESTABLE,
+    REPRODUCED,
+    RULE,
+)
 from turncredit.plots.style import arm_label, task_label
 from turncredit.report.blocks import Block, Heading, Table, Text
+from turncredit.report.claim_rows import MOST_SEEDS
+from turncredit.report.costs import is_run
 from turncredit.report.versions import SHOWN
 
 Row = dict[str, Any]
+DECIDED = (REPRODUCED, DIRECTION_ONLY, NOT_REPRODUCED)
+"""Verdicts, as the page lists them."""
 LONG = 14
 """Rows from which on a table is folded away."""
 
@@ -35,6 +45,15 @@ def interval(row: Row, name: str = "ours", low: str = "low", high: str = "high")
     return number(row[name]) if "–" in ends else f"{number(row[name])} [{ends[0]}, {ends[1]}]"
 
 
+def seeds(needed: float) -> str:
+    """How many seeds it takes; a dash where that is not known.
+
+    >>> seeds(12.0), seeds(math.inf), seeds(math.nan)
+    ('12', 'more than 1,000', '–')
+    """
+    return f"more than {MOST_SEEDS:,}" if needed == math.inf else number(needed, ".0f")
+
+
 def short_name(claim: str) -> str:
     """A claim's id as words."""
     return claim.replace("-", " ")
@@ -42,7 +61,7 @@ def short_name(claim: str) -> str:
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
     """How many tests came to what; the parts of `NOT_TESTABLE` are told apart by the numbers."""
-    found = dict.fromkeys((REPRODUCED, NOT_REPRODUCED, "open", "not run", "beyond"), 0)
+    found = dict.fromkeys((*DECIDED, "open", "not run", "beyond"), 0)
     for row in rows:
         verdict = row["verdict"]
         if verdict == NOT_TESTABLE:
@@ -63,13 +82,15 @@ def answer(rows: Sequence[Row], runs: int, power: float) -> list[Block]:
     blocks.append(
         Text(
             f"{claims} published claims make {len(rows)} tests, since a claim is tested on each "
-            f"task by itself. Reproduced: {found[REPRODUCED]}. Not reproduced: "
-            f"{found[NOT_REPRODUCED]}. Not testable here: {left}, of "
-            f"which {found['open']} have a number that does not decide, {found['not run']} have "
-            f"no run with such a number, and {found['beyond']} are beyond what is run here."
+            f"task by itself. Reproduced: {found[REPRODUCED]}. Direction only: "
+            f"{found[DIRECTION_ONLY]}. Not reproduced: {found[NOT_REPRODUCED]}. Not testable here: "
+            f"{left}, of which {found['open']} have a number that does not decide, "
+            f"{found['not run']} have no run with such a number, "
+            f"and {found['beyond']} are beyond what is run here."
         )
     )
-    decided = [row for row in rows if row["verdict"] in (REPRODUCED, NOT_REPRODUCED)]
+    blocks.append(Text(RULE))
+    decided = [row for row in rows if row["verdict"] in DECIDED]
     undecided = [row for row in rows if row["verdict"] == NOT_TESTABLE and _known(row["ours"])]
     return [*blocks, *_established(decided), *_open(undecided, power)]
 
@@ -80,7 +101,7 @@ def _established(rows: Sequence[Row]) -> list[Block]:
     cells = tuple(
         (short_name(row["claim"]), row["verdict"], task_label(row["task"]), interval(row),
          row["unit"], str(row["seeds"]))
-        for row in sorted(rows, key=lambda row: row["verdict"] != REPRODUCED)
+        for row in sorted(rows, key=lambda row: DECIDED.index(row["verdict"]))
     )  # fmt: skip
     header = ("claim", "verdict", "task", "ours [interval]", "unit", "seeds")
     text = "Each by its own interval: nothing corrects for the number of tests."
@@ -94,16 +115,17 @@ def _open(rows: Sequence[Row], power: float) -> list[Block]:
         return []
     cells = tuple(
         (short_name(row["claim"]), task_label(row["task"]), interval(row), str(row["seeds"]),
-         number(row["resolvable"]), number(row["seeds_needed"], ".0f"), row["reason"])
+         number(row["resolvable"]), seeds(row["seeds_needed"]), row["reason"])
         for row in rows
     )  # fmt: skip
-    told = sum(_known(row["seeds_needed"]) for row in rows)
+    told = sum(math.isfinite(row["seeds_needed"]) for row in rows)
     text = (
         "These have a number but no verdict. Resolvable is the distance from the bound of the "
         f"claim that the seeds at hand would have decided with a chance of {power:g}, in the unit "
         f"of the claim. For {told} of them the table says how many seeds an arm would decide them "
-        "with that chance, if the published effect, or else the one seen here, is the true one. A "
-        "dash: the rule has no such number, or one run has no spread."
+        "with that chance, if the published effect, or else the one seen here, is the true one; "
+        "beyond a thousand it says no more than that. A dash: the rule has no such number, or too "
+        "few seeds have a spread."
     )
     header = ("claim", "task", "ours [interval]", "seeds", "resolvable", "seeds needed", "why")
     folded = f"{len(rows)} tests are undecided" if len(rows) >= LONG else ""
@@ -204,11 +226,13 @@ def cost_tables(costs: Sequence[Row], manifests: Sequence[Row]) -> list[Block]:
     total = {name: sum(row[name] for row in costs) for name in ("runs", "steps", "tokens", "hours")}
     rows = tuple(_cost(row) for row in [*costs, {"notebook": "all"} | total])
     versions = sorted({row["versions"] for row in manifests if row["versions"]})
+    others = sum(not is_run(row) for row in manifests)
     return [
         *blocks,
-        Text("Hours are of one core, as each run is a process with one thread; warm starts and "
-             "analyses are not counted. Tokens are those sampled in training. The manifests do "
-             "not name the machine."),
+        Text("Training runs alone. Hours are of one core, as each run is a process with one "
+             "thread. Warm starts, evaluations after training, analyses, and the "
+             f"{others} probes and audits whose manifests are here write down no seconds, so that "
+             "they are in no row: the whole took longer. Tokens are those sampled in training."),
         Table(("experiment", "runs", "steps", "tokens", "hours"), rows),
         Text("Versions: " + ("; or ".join(versions) or "not recorded") + "."),
     ]  # fmt: skip
@@ -227,12 +251,16 @@ def provenance(rows: Sequence[Row], manifests: Sequence[Row]) -> list[Block]:
         if _known(row["ours"])
     )
     kinds = _manifest_groups(manifests)
-    codes = {row["code_hash"] for row in manifests if row["code_hash"]}
+    of_runs, of_others = (
+        len({row["code_hash"] for row in manifests if row["code_hash"] and is_run(row) == whether})
+        for whether in (True, False)
+    )
     return [
         Heading("Where the numbers come from"),
         Text("claims.csv beside this page holds every test with all its digits, outcomes.csv the "
              "runs it was judged by, manifests.csv the hash of every manifest. A number here has "
-             f"three significant digits. The manifests name {len(codes)} versions of the code."),
+             f"three significant digits. The manifests of runs name {of_runs} versions of the code "
+             f"of experiments, those of probes and audits {of_others} of their own."),
         Table(("claim", "task", "tables"), sources, f"{len(sources)} numbers and their tables"),
         Table(("runs", "manifests", "code hash"), kinds, f"{len(manifests)} manifests"),
     ]  # fmt: skip

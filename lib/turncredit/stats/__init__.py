@@ -22,7 +22,14 @@ from turncredit.stats.comparison import (
     interquartile_mean,
     probability_of_improvement,
 )
-from turncredit.stats.curves import Windows, ema, shift_step, windows
+from turncredit.stats.curves import (
+    Windows,
+    ema,
+    level_step,
+    shift_step,
+    transition,
+    windows,
+)
 from turncredit.stats.families import holm
 from turncredit.stats.intervals import (
     Estimate,
@@ -75,6 +82,7 @@ __all__ = [
     "fisher_test",
     "holm",
     "interquartile_mean",
+    "level_step",
     "mean_power",
     "paired_difference",
     "probability_of_improvement",
@@ -83,5 +91,6 @@ __all__ = [
     "seeds_for_rates",
     "shift_step",
     "t_interval",
+    "transition",
     "windows",
 ]

@@ -81,3 +81,51 @@ def windows(shift: int | None, steps: int, *, length: int = 20, shift_window: in
     start = max(0, shift - shift_window + 1)
     before = range(max(0, start - length), start)
     return Windows(before, range(shift + 1, min(steps, shift + 1 + length)), shifted=True)
+
+
+def level_step(values: Sequence[float]) -> int | None:
+    """Step before which the values are best taken for one level, and from which on for another.
+
+    The split into two means with the least sum of squares; the first of equal ones.  One rule for
+    every curve, so that two can be asked which moves first: of curves that hold nothing but the
+    same kind of noise neither does so more often.  None for fewer than two values, a missing one,
+    or values that are all equal.
+
+    >>> level_step([1.0, 1.0, 0.0, 0.0, 0.0]), level_step([1.0, 1.0])
+    (2, None)
+    """
+    found = np.asarray(values, dtype=float)
+    if len(found) < 2 or np.isnan(found).any() or np.ptp(found) == 0.0:
+        return None
+    squares = [
+        sum(float(part.var()) * len(part) for part in (found[:split], found[split:]))
+        for split in range(1, len(found))
+    ]
+    return 1 + int(np.argmin(squares))
+
+
+def transition(values: Sequence[float], around: Windows, *, margin: float = 0.2) -> int | None:
+    """Steps that a curve takes to fall from its level before to its level after.
+
+    values: one per step; around: see `windows`.  From the last step that is at most `margin` of the
+    fall below the mean before, to the first later one that is at most `margin` of it above the mean
+    after, among the steps from the window before to that after.  None without a shift, without a
+    fall, or if no such steps are there.
+
+    >>> transition([1.0, 1.0, 0.7, 0.3, 0.0, 0.0], Windows(range(0, 2), range(4, 6), True))
+    3
+    """
+    found = np.asarray(values, dtype=float)
+    before, after = (found[list(steps)] for steps in (around.before, around.after))
+    if not around.shifted or not len(before) or not len(after):
+        return None
+    first, fall = float(before.mean()), float(before.mean() - after.mean())
+    if not fall > 0:
+        return None
+    steps = np.arange(around.before.start, around.after.stop)
+    down = steps[found[steps] <= first - (1 - margin) * fall]
+    down = down[down >= around.before.stop]
+    if not len(down):
+        return None
+    up = steps[(found[steps] >= first - margin * fall) & (steps < down[0])]
+    return int(down[0] - up[-1]) if len(up) else None
