@@ -148,12 +148,7 @@ class FileWorld:
     def _replied(self, hits: Sequence[Any], k: int, outcome: str) -> Replied:
         if len(hits) > k:
             raise ValueError(f"the retriever gave {len(hits)} hits, {k} were wanted")
-        if outcome in (
-            "",
-            "ok",
-            "short",
-        ):  # one request may have found enough for some queries only
-            outcome = "ok" if len(hits) == k else "short"
+        outcome = outcome or ("ok" if len(hits) == k else "short")
         return outcome, [self._document(hit) for hit in hits]
 
     def _document(self, hit: Any) -> Document:
