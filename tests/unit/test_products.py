@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turncredit.policies import products
-from turncredit.policies.products import Linear, addmm, linear, mm
+from turncredit.policies.products import Linear, addmm, feed_forward, linear, mm
 
 LARGE = (300, 96, 128)
 """[m, k] by [k, n], more multiplications than WORTH_A_CALL."""
@@ -50,6 +50,25 @@ def test_gradients_are_those_of_torch(library, shape):
     torch.nn.functional.linear(*theirs).backward(upstream)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine.grad, other.grad, **TOLERANCE)
+
+
+@pytest.mark.parametrize("shape", [LARGE, SMALL, (1, 1, 1), (9, 9, 64)])
+@pytest.mark.parametrize("wanted", [(True, True, True), (True, False, False), (False, True, True)])
+def test_two_products_with_a_relu_between_them_are_those_of_torch(library, shape, wanted):
+    rows, read, inner = shape
+    states, up, _ = matrices(rows, read, inner)
+    _, down, upstream = matrices(rows, inner, read, seed=1)
+    given = [(part, asked) for part, asked in zip((states, up, down), wanted, strict=True)]
+    ours, theirs = ([part.clone().requires_grad_(asked) for part, asked in given] for _ in range(2))
+    found = feed_forward(*ours)
+    expected = (theirs[0] @ theirs[1].t()).relu() @ theirs[2].t()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+    found.backward(upstream)
+    expected.backward(upstream)
+    for mine, other, asked in zip(ours, theirs, wanted, strict=True):
+        assert (mine.grad is not None) == asked
+        if asked:
+            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-3)
 
 
 def test_states_may_have_any_leading_dimensions_and_strides(library):

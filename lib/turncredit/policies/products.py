@@ -33,6 +33,14 @@ def linear(states: Tensor, weight: Tensor) -> Tensor:
     return _Linear.apply(states.flatten(0, -2), weight).unflatten(0, states.shape[:-1])
 
 
+def feed_forward(states: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """`relu(states @ up.T) @ down.T` with gradients: [..., k], [h, k] and [k, h] to [..., k]."""
+    if not _by_onednn(states, up, up.shape[0]):
+        return F.linear(F.linear(states, up).relu_(), down)
+    found = _FeedForward.apply(states.flatten(0, -2), up, down)
+    return found.unflatten(0, states.shape[:-1])
+
+
 def mm(left: Tensor, right: Tensor) -> Tensor:
     """`left @ right` of [m, k] and [k, n], whose gradients nobody asks for."""
     if not _by_onednn(left, right, right.shape[1]):
@@ -65,6 +73,33 @@ class _Linear(torch.autograd.Function):
         )
 
 
+class _FeedForward(torch.autograd.Function):
+    """Two products with a ReLU between them, none of whose steps writes what another has written.
+
+    Between the products stand the largest tensors of a step: passes over them take as long as the
+    products do.
+    """
+
+    @staticmethod
+    def forward(context: Any, states: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        inner = _product(states, up, "relu")
+        context.save_for_backward(states, up, down, inner)
+        return _product(inner, down)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        states, up, down, inner = context.saved_tensors
+        of_states, of_up, of_down = context.needs_input_grad
+        of_inner = _product(gradient, down.t()) if of_states or of_up else None
+        if of_inner is not None:  # in place
+            torch.ops.aten.threshold_backward.grad_input(of_inner, inner, 0, grad_input=of_inner)
+        return (
+            _product(of_inner, up.t()) if of_states else None,
+            _outer(of_inner, states) if of_up else None,
+            _outer(gradient, inner) if of_down else None,
+        )
+
+
 def _outer(left: Tensor, right: Tensor) -> Tensor:
     """`left.T @ right` of [m, n] and [m, k]; oneDNN copies what it gets first, so the smaller."""
     if left.shape[1] <= right.shape[1]:
@@ -72,9 +107,9 @@ def _outer(left: Tensor, right: Tensor) -> Tensor:
     return _product(right.t(), left.t()).t()
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """`left @ right.T` by oneDNN: [m, k] and [n, k] to [m, n]."""
-    return torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], "")
+def _product(left: Tensor, right: Tensor, then: str = "none") -> Tensor:
+    """`left @ right.T` by oneDNN: [m, k] and [n, k] to [m, n]; and then "relu"."""
+    return torch.ops.mkldnn._linear_pointwise(left, right, None, then, [], "")
 
 
 def _by_onednn(states: Tensor, weight: Tensor, made: int) -> bool:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from turncredit.policies.packing import Packing
-from turncredit.policies.products import Linear, linear
+from turncredit.policies.products import Linear, feed_forward, linear
 
 PIECES = 3
 """In which the queries of a row are asked."""
@@ -56,7 +56,8 @@ class Block(nn.Module):
     def mix(self, hidden: Tensor, gathered: Tensor) -> Tensor:
         """The block's output at any positions, from hidden and gathered [..., width]."""
         hidden = hidden + self.output(gathered)
-        return hidden + self.down(self.up(self.mlp_norm(hidden)).relu_())
+        normed = self.mlp_norm(hidden)
+        return hidden + feed_forward(normed, self.up.weight, self.down.weight)
 
 
 def _attention(queries: Tensor, columns: Tensor, keys: Tensor, values: Tensor) -> Tensor:
