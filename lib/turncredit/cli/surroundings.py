@@ -37,8 +37,11 @@ def surroundings(options: Namespace) -> Iterator[None]:
 
 
 def home_of(params_file: Path) -> Path | None:
-    """The folder above params/<tier>/FILE where the package is installed without a checkout."""
-    if "TURNCREDIT_HOME" in os.environ or (paths.repository() / "params").is_dir():
+    """The folder above params/<tier>/FILE where the package is installed without a checkout.
+
+    It comes before a checkout around the current folder: it was named.
+    """
+    if "TURNCREDIT_HOME" in os.environ or (paths.PACKAGE.parents[1] / "params").is_dir():
         return None
     folder = params_file.resolve().parents[1]
     return folder.parent if folder.name == "params" else None
