@@ -28,7 +28,7 @@ from turncredit.verl_plugin import evaluate
 from turncredit.verl_plugin.convert import convert
 from turncredit.verl_plugin.places import Place
 
-pytestmark = pytest.mark.timeout(tiny_run.TIMEOUT + 60)
+pytestmark = pytest.mark.timeout(2 * tiny_run.TIMEOUT + 60)
 
 
 @pytest.fixture(scope="module")

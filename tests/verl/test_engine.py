@@ -16,7 +16,7 @@ from turncredit.credit import token_advantages, weigh
 from turncredit.objectives import OBJECTIVES
 from turncredit.policies.huggingface import HuggingFacePolicy, HuggingFaceSettings
 
-pytestmark = pytest.mark.timeout(tiny_run.TIMEOUT + 60)
+pytestmark = pytest.mark.timeout(2 * tiny_run.TIMEOUT + 60)
 MODULES = ("cpu_engine", "turncredit.verl_plugin.plugin")
 LENGTHS = [[9, 7, 5], [8], [1, 2], [2], [6, 1, 9], [3, 3], [1], [1, 1]]
 """Sampled tokens by turn: of two ranks the first has twice as many as the second."""

@@ -55,3 +55,20 @@ def test_each_test_of_verl_has_a_limit(request):
     if request.config.pluginmanager.hasplugin("timeout"):
         pytest.skip("pytest-timeout is installed here, which has timers of its own")
     assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 100
+
+
+def test_what_was_started_is_killed_when_the_limit_comes_first(tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="tiny_run imports what verl brings; `make test-verl` has it")
+    import tiny_run
+
+    monkeypatch.setattr(tiny_run, "TIMEOUT", 60)
+    started = tiny_run.start_module(["http.server", "0"], tmp_path, None)
+    assert started[0].poll() is None
+
+    def interrupted(_):
+        raise TimeoutError("the limit of a test")
+
+    monkeypatch.setattr(tiny_run.time, "sleep", interrupted)
+    with pytest.raises(TimeoutError):
+        tiny_run.finish(started)
+    assert started[0].poll() is not None

@@ -4,6 +4,7 @@ The tokenizer has all bytes and, beyond its merges, whole words that only sampli
 encoded a message anew would get other ids.  The model is random but for a push towards those words.
 """
 
+import atexit
 import contextlib
 import os
 import signal
@@ -249,6 +250,7 @@ def start_module(command, folder, variables):
             command, cwd=folder, env=variables, process_group=0,
             stdout=file, stderr=subprocess.STDOUT,
         )  # fmt: skip
+    atexit.register(_kill_if_alive, process)  # if nobody comes to wait for it
     return process, output
 
 
@@ -260,14 +262,22 @@ def finish(*started):
     """
     deadline = time.monotonic() + TIMEOUT
     ends = [None]
-    while None in ends and not any(ends) and time.monotonic() < deadline:
-        time.sleep(0.1)
-        ends = [process.poll() for process, _ in started]
-    for process, _ in started:
-        _kill_group(process)
+    try:
+        while None in ends and not any(ends) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            ends = [process.poll() for process, _ in started]
+    finally:  # the test's own limit may come first
+        for process, _ in started:
+            _kill_group(process)
     said = "\n".join(output.read_text(errors="replace")[-6000:] for _, output in started)
     assert not any(ends), said
     assert None not in ends, f"no end within {TIMEOUT} s:\n{said}"
+
+
+def _kill_if_alive(process):
+    """Its number is its own until it has been waited for."""
+    if process.poll() is None:
+        _kill_group(process)
 
 
 def _kill_group(process):
