@@ -110,11 +110,11 @@ def leave_one_out(answer: Any) -> str | None:
 
 
 @_exercise("01.1")
-def one_of_ten(answer: Any) -> str | None:
-    """[RLOO, Dr. GRPO, GRPO] of one success among ten."""
-    rewards = [1.0] + [0.0] * 9
+def two_of_ten(answer: Any) -> str | None:
+    """[RLOO, Dr. GRPO, GRPO] of each of two successes among ten."""
+    rewards = [1.0] * 2 + [0.0] * 8
     wanted = [_of_rows(base, rewards)[0] for base in ("rloo", "dr_grpo", "grpo")]
-    return _numbers(answer, wanted, "one success among ten")
+    return _numbers(answer, wanted, "two successes among ten")
 
 
 @_exercise("01.2")
@@ -147,10 +147,10 @@ def following_a_guess(answer: Any) -> str | None:
 
 
 @_exercise("02.1")
-def drift_of_the_likeliest(answer: Any) -> str | None:
-    """Entropy drift of praise (A = 1) for the first response of the policy 1/2, 1/4, 1/4."""
-    policy = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
-    return _number(answer, float(exact.entropy_drift(policy.log(), torch.ones_like(policy))[0]))
+def drift_of_the_rarest(answer: Any) -> str | None:
+    """Entropy drift of blame (A = -1) for the last response of the policy 1/2, 1/3, 1/6."""
+    policy = torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64) / 6
+    return _number(answer, float(exact.entropy_drift(policy.log(), -torch.ones_like(policy))[2]))
 
 
 @_exercise("02.2")

@@ -55,6 +55,18 @@ def test_no_answer_is_stored_in_a_notebook(notebook):
         assert not cell.get("outputs") and not cell.get("execution_count")
 
 
+@pytest.mark.parametrize("notebook", [*TAUGHT, *SOLUTIONS], ids=lambda path: str(path.name))
+def test_every_check_is_given_an_answer(notebook):
+    """Without one it is always open, so that nothing is checked."""
+    calls = [
+        node
+        for source in sources(notebook)
+        for node in ast.walk(ast.parse(re.sub(r"^%.*", "", source, flags=re.M)))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "exercises.check"
+    ]
+    assert calls and all(len(call.args) == 2 for call in calls)
+
+
 WRONG = [0.123, "the laws", None, [], [1.0, 2.0, 3.0], lambda *given: 0.123, lambda: None, object()]
 
 

@@ -81,6 +81,16 @@ def raises(batch, base):
     raise RuntimeError("not today")
 
 
+def on_the_cpu(batch, base):
+    """As a GPU refuses it: the turns' numbers are made on the CPU, whatever the batch is on."""
+    late = torch.arange(batch.num_turns, dtype=base.dtype)
+    return torch.where(batch.success[:, None], torch.ones_like(late), 0.5**late)
+
+
+def all_on_the_cpu(batch, base):
+    return torch.ones(batch.turn_lengths().shape)
+
+
 calls = iter(range(10**6))
 
 
@@ -98,6 +108,7 @@ BREAKERS = {
     "masked rows": [by_row_number, by_batch],
     "missing rewards": [not_a_number, raises],
     "any batch": [not_a_number, divides, raises],
+    "device": [on_the_cpu, all_on_the_cpu, raises],
 }
 
 
@@ -123,6 +134,15 @@ def test_a_whole_batch_may_matter_to_who_says_so():
 @pytest.mark.parametrize("name", [*BASES, *TURN_WEIGHTS])
 def test_the_librarys_own_keep_every_law(name):
     assert broken(name, scope="batch" if name in WHOLE_BATCH else "group") == set()
+
+
+def test_a_number_of_its_own_and_the_batchs_device_keep_the_law_of_devices():
+    def keeps(batch, base):
+        late = torch.arange(batch.num_turns, dtype=base.dtype, device=base.device)
+        return (torch.tensor(0.5, dtype=base.dtype) ** late).expand(len(base), -1)
+
+    enter(keeps)
+    assert "device" not in broken("mine")
 
 
 def test_who_draws_is_not_asked_about_order():

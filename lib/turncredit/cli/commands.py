@@ -43,8 +43,8 @@ COMMANDS = (
     Command(
         "train",
         "train every run of an experiment that is missing or stale",
-        "FILE is that of an experiment notebook (10 to 13, 15 to 19, 23).  A finished run is not "
-        "repeated, an interrupted one goes on from its last checkpoint.  A run that a tripwire "
+        "FILE is that of an experiment notebook (10 to 13, 15 to 19, 21, 23).  A finished run is "
+        "not repeated, an interrupted one goes on from its last checkpoint.  A run that a tripwire "
         "ended is over, and its stop_reason says why.",
         "--params params/smoke/10_grpo_baseline.yaml",
         (Option("--jobs", NUMBER, "runs at a time (default: TURNCREDIT_JOBS, else one a core)"),),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from turncredit.laws.bias import tree_bias
 from turncredit.laws.cases import Case, example, random_batch
@@ -23,6 +24,11 @@ from turncredit.option_ranges import check_choice
 JUNK = (math.nan, math.inf, -math.inf, 1e30)
 STATES = ("holds", "broken", "not asked")
 Law = Callable[[Case], "str | None"]
+FACTORIES = (
+    torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.logspace, torch.ones,
+    torch.rand, torch.randint, torch.randn, torch.randperm, torch.tensor, torch.zeros,
+)  # fmt: skip
+"""What makes a tensor on the CPU, unless `device=` says where."""
 
 
 class Verdict(NamedTuple):
@@ -156,6 +162,28 @@ def any_batch(case: Case) -> str | None:
     return None
 
 
+class _Elsewhere(TorchFunctionMode):
+    """New tensors of which nobody says where they belong are on another device than the batch.
+
+    But for tensors of a single number, which may meet those of any device.
+    """
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        made, named = function(*args, **(kwargs or {})), "device" in (kwargs or {})
+        if function not in FACTORIES or named or not made.dim():
+            return made
+        return made.to("meta")
+
+
+def device(case: Case) -> str | None:
+    """Tensors that it makes are on the batch's device, on a GPU too."""
+    batch, logprobs = example(), current_logprobs(example())
+    with _Elsewhere():
+        results = dict(case.results(batch, logprobs))
+    left = [found.device for found in results.values() if found.device != batch.rewards.device]
+    return f"its numbers are on {left[0]}" if left else None
+
+
 LAWS: dict[str, Law] = {
     "arguments": arguments,
     "same again": repeatable,
@@ -166,6 +194,7 @@ LAWS: dict[str, Law] = {
     "masked rows": masked_rows,
     "missing rewards": missing,
     "any batch": any_batch,
+    "device": device,
 }
 
 
