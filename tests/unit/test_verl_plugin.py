@@ -16,11 +16,11 @@ from turncredit.objectives import OBJECTIVES
 from turncredit.policies.protocol import Message
 from turncredit.rollout import asynchronous
 from turncredit.training import Method
-from turncredit.verl_plugin import cluster
+from turncredit.verl_plugin import cluster, settings
 from turncredit.verl_plugin.batches import Rows, credit_rows, turn_batch
 from turncredit.verl_plugin.episodes import Said, play, question_of
 from turncredit.verl_plugin.outputs import NOTE, response_of, spans_of, trajectory_of
-from turncredit.verl_plugin.settings import check_config, read_agent, read_method
+from turncredit.verl_plugin.settings import UNREAD_WEIGHTS, check_config, read_agent, read_method
 from turncredit.verl_plugin.versions import UNDECLARED, require_verl
 
 WORDS = vocabulary()
@@ -251,12 +251,36 @@ def test_advantages_are_those_of_token_advantages(base, weight):
     assert len(returns) == len(found)
 
 
-def test_every_weight_gets_what_it_reads():
+@pytest.mark.parametrize("weight", sorted(TURN_WEIGHTS))
+def test_a_weight_runs_on_rows_of_question_files_or_is_refused_at_the_start(weight):
     trajectories, uids = MADE
-    known = [replace(t, grounded=True, oracle_turn=0) for t in trajectories]
-    rows = rows_of(known, uids)
-    for weight in TURN_WEIGHTS:
-        credit_rows(Method("grpo", {}, weight, {}, "ppo_clip", {}), rows, seed=0, step=1)
+    rows = rows_of([replace(t, grounded=None, oracle_turn=None) for t in trajectories], uids)
+    config = changed(
+        algorithm__turncredit=CREDIT | {"weight": weight, "weight_options": {}},
+        **{f"{L}weight": weight, f"{L}weight_options": {}},
+    )
+    if weight in UNREAD_WEIGHTS:
+        field, _, instead = UNREAD_WEIGHTS[weight]
+        with pytest.raises(ValueError, match=f"{weight}' reads {field}.*take '{instead}'"):
+            check_config(config)
+    else:
+        check_config(config)
+        credit_rows(read_method(config)[0], rows, seed=0, step=1)
+
+
+def test_a_weight_of_ones_own_that_reads_what_nobody_knows_is_refused_too(monkeypatch):
+    monkeypatch.setattr(settings, "UNREAD_WEIGHTS", {})
+    for weight in UNREAD_WEIGHTS:
+        with pytest.raises(ValueError, match="and this batch has none"):
+            read_method(
+                changed(algorithm__turncredit=CREDIT | {"weight": weight, "weight_options": {}})
+            )
+
+
+def test_questions_of_files_tell_neither_the_evidence_nor_the_first_wrong_turn():
+    (question,) = questions(1)
+    trajectory = episode(replace(question, hops=()))
+    assert (trajectory.grounded, trajectory.oracle_turn) == (None, None)
 
 
 def test_a_weight_that_follows_the_policy_is_left_to_the_loss():

@@ -60,6 +60,14 @@ UNREAD_BASES = {
     "vineppo": "its values come of playing on from every turn, which verl's trainer does not",
 }
 
+UNREAD_WEIGHTS = {
+    "oracle_suffix": ("oracle_turn", "the first wrong turn", "suffix_mask"),
+    "scale_ungrounded": ("grounded", "whether the evidence was read", "scale_failed"),
+}
+"""Weights that read what a question without hops cannot tell: field, what it says, what to take.
+
+Questions of files have answers alone, so that both fields are None in every trajectory."""
+
 
 @dataclass(frozen=True)
 class CreditSettings:
@@ -108,7 +116,7 @@ def read_method(config: Mapping[str, Any]) -> tuple[Method, CreditSettings]:
     """The method that a configuration (plain mappings, resolved) asks for, tried out once.
 
     Raises ValueError naming the node for a name or an option that does not exist, an option out of
-    range, and a base that needs what is not there.
+    range, and a base or a weight that needs what is not there.
     """
     node = "algorithm.turncredit"
     credit = params.build(CreditSettings, _given(config["algorithm"], "turncredit", node), node)
@@ -117,7 +125,15 @@ def read_method(config: Mapping[str, Any]) -> tuple[Method, CreditSettings]:
     for base in (credit.base, credit.base_options.get("base")):
         if base in UNREAD_BASES:
             raise ValueError(f"{node}: base {base!r} cannot run inside verl: {UNREAD_BASES[base]}")
-    critic = has_critic(config)
+    if credit.weight in UNREAD_WEIGHTS:
+        field, says, instead = UNREAD_WEIGHTS[credit.weight]
+        raise ValueError(
+            f"{node}: weight {credit.weight!r} reads {field}, {says}, which only questions with "
+            f"hops can tell, and those of question files have none; take {instead!r}, or run it in "
+            "our own loop on a made world (params/cpu)"
+        )
+    unknown = {"grounded": None, "oracle_turn": None}  # of a weight that was entered since
+    critic = {"values": torch.zeros(2, 4)} if has_critic(config) else {}
     try:
         method = Method(
             credit.base,
@@ -127,7 +143,7 @@ def read_method(config: Mapping[str, Any]) -> tuple[Method, CreditSettings]:
             _objective(loss),
             options,
         )
-        method.rehearse(**({"values": torch.zeros(2, 4)} if critic else {}))
+        method.rehearse(**unknown, **critic)
     except ValueError as error:
         raise ValueError(f"{node}, policy_loss: {error}") from error
     if credit.weight_options.get("rule") == "running":
