@@ -18,7 +18,7 @@ from turncredit.rollout import asynchronous
 from turncredit.training import Method
 from turncredit.verl_plugin import cluster, settings
 from turncredit.verl_plugin.batches import Rows, credit_rows, turn_batch
-from turncredit.verl_plugin.episodes import Said, play, question_of
+from turncredit.verl_plugin.episodes import Said, Unreported, play, question_of
 from turncredit.verl_plugin.outputs import NOTE, response_of, spans_of, trajectory_of
 from turncredit.verl_plugin.settings import UNREAD_WEIGHTS, check_config, read_agent, read_method
 from turncredit.verl_plugin.versions import UNDECLARED, require_verl
@@ -281,6 +281,40 @@ def test_questions_of_files_tell_neither_the_evidence_nor_the_first_wrong_turn()
     (question,) = questions(1)
     trajectory = episode(replace(question, hops=()))
     assert (trajectory.grounded, trajectory.oracle_turn) == (None, None)
+
+
+def test_failures_of_tools_are_counted_once_and_added_up_by_cause():
+    trajectories, uids = MADE
+    rows = rows_of(trajectories, uids)
+    counted, unreported = {"search_timeout": 1}, Unreported()
+    for number, extra in enumerate(rows.extras):
+        if number in (2, 5):
+            counted["judge_malformed"] = counted.get("judge_malformed", 0) + number
+        extra[NOTE]["tool_failures"] = unreported.take(lambda: counted)
+    found = credit_rows(Method("grpo", {}, "none", {}, "ppo_clip", {}), rows, seed=0, step=1)[2]
+    told = {name: value for name, value in found.items() if name.startswith("tool_failures")}
+    assert told == {
+        "tool_failures": 8, "tool_failures_judge_malformed": 7, "tool_failures_search_timeout": 1,
+    }  # fmt: skip
+
+
+def test_a_step_without_failures_says_so():
+    found = credit_rows(
+        Method("grpo", {}, "none", {}, "ppo_clip", {}), rows_of(*MADE), seed=0, step=1
+    )
+    assert found[2]["tool_failures"] == 0
+
+
+def test_failures_are_read_again_while_a_thread_counts_a_new_cause():
+    tries = []
+
+    def busy():
+        tries.append(1)
+        if len(tries) < 3:
+            raise RuntimeError("dictionary changed size during iteration")
+        return {"search_timeout": 1}
+
+    assert Unreported().take(busy) == {"search_timeout": 1}
 
 
 def test_a_weight_that_follows_the_policy_is_left_to_the_loss():

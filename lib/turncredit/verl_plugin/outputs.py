@@ -9,6 +9,9 @@ from turncredit.records import Trajectory, Turn
 NOTE = "turncredit"
 """The key of our note among verl's `extra_fields`."""
 
+FAILURES = "tool_failures"
+"""In the note, how often what kept tools from working, by cause; in an evaluation, their sum."""
+
 
 class Response(NamedTuple):
     """What follows the prompt: sampled tokens and observations in order."""
