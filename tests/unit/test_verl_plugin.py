@@ -392,7 +392,6 @@ CONFIG = {
             "n": 5, "top_p": 1.0, "top_k": -1, "calculate_log_probs": True,
             "prompt_length": 2048, "response_length": 4500,
             "agent": {"default_agent_loop": "turncredit"},
-            "multi_turn": {"max_tool_response_length": 256},
             "custom": {"turncredit": AGENT},
         },
     },
@@ -460,7 +459,9 @@ def test_a_sound_configuration_is_read():
         ({f"{R}custom": {}}, "custom.turncredit is missing"),
         ({f"{R}custom": {"turncredit": AGENT | {"wording": "tiny"}}}, "wording = 'tiny'"),
         ({f"{R}custom": {"turncredit": AGENT | {"max_turn_tokens": 9999}}}, "more than"),
-        ({f"{R}agent": {"default_agent_loop": "tool_agent"}}, "cuts passages"),
+        ({f"{R}agent": {"default_agent_loop": "tool_agent"}}, "'tool_agent' must be 'turncredit'"),
+        ({"reward": {"custom_reward_function": {"path": "r.py"}}}, "r.py' would not be read: the"),
+        ({"reward": {"reward_model": {"enable": True}}}, "enable = True would not be read: the"),
     ],
 )
 def test_what_cannot_run_is_refused_by_name(changes, complaint):

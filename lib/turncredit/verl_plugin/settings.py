@@ -42,6 +42,7 @@ SAID_ELSEWHERE = frozenset({"aggregation", "max_length", "total_tokens", "total_
 
 IN_OPTIONS = "clip ranges are among actor.policy_loss.objective_options"
 IN_CREDIT = "such options are among algorithm.turncredit.base_options"
+IN_LOOP = "the agent loop hands over the environment's own reward as reward_score; leave it out"
 UNREAD = {
     "actor_rollout_ref.actor.clip_ratio": (0.2, IN_OPTIONS),
     "actor_rollout_ref.actor.clip_ratio_low": (0.2, IN_OPTIONS),
@@ -50,6 +51,9 @@ UNREAD = {
     "algorithm.gamma": (1.0, IN_CREDIT),
     "algorithm.lam": (1.0, IN_CREDIT),
     "algorithm.norm_adv_by_std_in_grpo": (True, IN_CREDIT),
+    "custom_reward_function.path": (None, IN_LOOP),
+    "reward.custom_reward_function.path": (None, IN_LOOP),
+    "reward.reward_model.enable": (False, IN_LOOP),
 }
 """verl's defaults of what this plugin does not read, and where it is said instead."""
 
@@ -229,19 +233,20 @@ def _check_rollout(
             f"rollout.top_p = {rollout['top_p']}, top_k = {rollout['top_k']}: a cut distribution "
             "has other log-probs than the trainer's; take 1 and -1"
         )
-    if rollout["agent"]["default_agent_loop"] == AGENT_LOOP:
-        settings = read_agent(config)
-        if settings.max_turn_tokens > rollout["response_length"]:
-            raise ValueError(
-                f"rollout.custom.turncredit.max_turn_tokens = {settings.max_turn_tokens} is more "
-                f"than data.max_response_length = {rollout['response_length']}"
-            )
-        require_reachable(settings, config["trainer"]["nnodes"], said_by)
-    elif rollout["multi_turn"]["max_tool_response_length"] == 256:
+    loop = rollout["agent"]["default_agent_loop"]
+    if loop != AGENT_LOOP:
         raise ValueError(
-            "rollout.multi_turn.max_tool_response_length = 256 is verl's default, in characters: "
-            "it cuts passages in the middle; say what you want"
+            f"rollout.agent.default_agent_loop = {loop!r} must be {AGENT_LOOP!r}: another one "
+            "leaves the reward to verl, which has no score for nq or hotpotqa, and tells no stop "
+            "reason, action or missing reward"
         )
+    settings = read_agent(config)
+    if settings.max_turn_tokens > rollout["response_length"]:
+        raise ValueError(
+            f"rollout.custom.turncredit.max_turn_tokens = {settings.max_turn_tokens} is more "
+            f"than data.max_response_length = {rollout['response_length']}"
+        )
+    require_reachable(settings, config["trainer"]["nnodes"], said_by)
 
 
 def _objective(loss: Mapping[str, Any]) -> str:
