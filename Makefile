@@ -51,6 +51,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 # verl and TRL, to compare with, live in an environment of their own: their pins are not ours.
 VERL_VENV := .venv-verl
 VERL_PY = $(abspath $(VERL_VENV))/bin/python
+VERL_LIMIT := 8m
 VERL_LOCK := requirements/verl-lock.txt
 VERL_STAMP := $(VERL_VENV)/.complete-$(shell { cat $(VERL_LOCK); pwd; } | sha256sum | cut -c1-12)
 
@@ -178,7 +179,8 @@ test-lm: $(LM_STAMP) ## The tests that need SmolLM2, peft, TensorBoard or wandb
 
 test-verl: $(VERL_STAMP) ## Compare the estimators with verl's and TRL's own functions, run the verl plugin
 	@$(VERL_PY) -c 'import verl.trainer.ppo.core_algos, trl'  # absent, they would only be skipped
-	@$(VERL_PY) -m pytest -q tests/verl
+	@timeout --kill-after=60 $(VERL_LIMIT) $(VERL_PY) -m pytest -q tests/verl || { code=$$?; \
+		case $$code in 124|137) echo "make test-verl: not done within VERL_LIMIT=$(VERL_LIMIT)" >&2;; esac; exit $$code; }
 
 cluster-check: $(VERL_STAMP) ## Compose and validate every cluster run, with memory and tokens of a step
 	@$(VERL_PY) -m turncredit.verl_plugin.check

@@ -4,10 +4,12 @@
 
 Nothing here was measured: every number follows from `rollout_pool.Assumptions` and from the model,
 agent and batch in params/cluster (Qwen3-8B, deep research).  Simulated is what a formula hides:
-trajectories differ in turns and lengths, those of one GPU share its memory bandwidth, tools keep
-them waiting, and an update waits for whole groups.  Prints rows of Markdown.
+trajectories differ in turns and lengths, those of one GPU share its bandwidth and its cache, which
+holds so many tokens and no more, tools keep them waiting, and an update waits for whole groups.
+Prints rows of Markdown.
 
-- together: all GPUs roll out, then all update, as in the runs of params/cluster (staleness 0).
+- together: all GPUs roll out, then all update, as in the runs of params/cluster (staleness 0), and
+  the cache is what `gpu_memory_utilization` there leaves, or `--utilization`.
 - one step off: a share of the GPUs rolls out batch n + 1 while the others update on batch n.
 - open: a new question starts as soon as an old one ends, under the weights of the moment, with at
   most `--lead` batches begun beyond the one that is updated on.  A trajectory that is under way
@@ -29,9 +31,12 @@ from statistics import fmean
 from rollout_pool import Pool, Setting, Trajectory, draw
 
 from turncredit.verl_plugin.cluster import read_run
+from turncredit.verl_plugin.sizing import cached_tokens
 
 GPUS = (8, 16, 32, 64, 128, 256, 512, 1024)
 QUARTERS = (1, 2, 3)
+ALONE = 0.9
+"""Share of a GPU's memory for vLLM where no training state lies beside it."""
 GPUS_PER_NODE = 8
 
 
@@ -152,11 +157,15 @@ def open_ended(
     return Course(spent / steps, tokens / steps, busy, tuple(ages))
 
 
-def setting_of(gpus: int, *, weak: bool = False) -> Setting:
-    """The batch of params/cluster's deep research; `weak`: 16 trajectories a GPU."""
+def setting_of(gpus: int, *, weak: bool = False, utilization: float | None = None) -> Setting:
+    """The batch of params/cluster's deep research; `weak`: 16 trajectories a GPU.
+
+    utilization: share of a GPU's memory for vLLM, otherwise what the run's file says.
+    """
     run = read_run("qwen3_8b", "deep_research", "1x8", "suffix_mask")
     data, rollout = run.verl["data"], run.verl["actor_rollout_ref"]["rollout"]
     custom, actor = rollout["custom"]["turncredit"], run.verl["actor_rollout_ref"]["actor"]
+    given = {} if utilization is None else {"gpu_memory_utilization": utilization}
     return Setting(
         shape=run.shape,
         rows=16 * gpus if weak else data["train_batch_size"] * rollout["n"],
@@ -165,19 +174,38 @@ def setting_of(gpus: int, *, weak: bool = False) -> Setting:
         max_turns=custom["environment"]["max_turns"],
         max_turn_tokens=custom["max_turn_tokens"],
         max_tokens=data["max_prompt_length"] + data["max_response_length"],
+        cached_tokens=cached_tokens(run.shape, run.machine, rollout | given),
+        max_sequences=rollout["max_num_seqs"],
     )
 
 
 def courses(
-    gpus: int, steps: int, lead: int, *, weak: bool = False
+    gpus: int, steps: int, lead: int, *, weak: bool = False, utilization: float | None = None
 ) -> dict[str, tuple[int, Course]]:
     """The three ways by name, with the GPUs that roll out."""
-    setting, found = setting_of(gpus, weak=weak), {}
+    shared = setting_of(gpus, weak=weak, utilization=utilization)
+    alone, found = setting_of(gpus, weak=weak, utilization=ALONE), {}
     splits = [(gpus * part // 4, gpus - gpus * part // 4) for part in QUARTERS]
-    found["together"] = [(gpus, in_turn(setting, gpus, gpus, steps, apart=False))]
-    found["one step off"] = [(s[0], in_turn(setting, *s, steps, apart=True)) for s in splits]
-    found["open"] = [(s[0], open_ended(setting, *s, steps, lead=lead)) for s in splits]
+    found["together"] = [(gpus, in_turn(shared, gpus, gpus, steps, apart=False))]
+    found["one step off"] = [(s[0], in_turn(alone, *s, steps, apart=True)) for s in splits]
+    found["open"] = [(s[0], open_ended(alone, *s, steps, lead=lead)) for s in splits]
     return {name: max(tried, key=lambda pair: pair[1].rate) for name, tried in found.items()}
+
+
+def cells(gpus: int, way: str, rolling: int, course: Course) -> list[str]:
+    """A row of the table, a text for each column."""
+    return [
+        f"{gpus}", way, f"{rolling}", f"{course.seconds:.0f}",
+        f"{gpus * course.seconds / 3600:.1f}", f"{course.rate / 1e3:.0f}",
+        f"{course.rate / gpus:.0f}", f"{course.busy:.0%}", f"{fmean(course.ages):.1f}",
+        f"{max(course.ages)}",
+    ]  # fmt: skip
+
+
+COLUMNS = (
+    "GPUs", "way", "roll out", "s a step", "GPU-hours a step", "k tokens / s",
+    "tokens / s and GPU", "busy", "age, mean", "oldest",
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -187,20 +215,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--lead", type=int, default=2)
     parser.add_argument("--weak", action="store_true")
+    parser.add_argument("--utilization", type=float)
     options = parser.parse_args(arguments)
-    print(
-        "| GPUs | way | roll out | s a step | k tokens / s | tokens / s and GPU | busy | age, mean "
-        "| oldest |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
     for gpus in options.gpus:
-        found = courses(gpus, options.steps, options.lead, weak=options.weak)
+        found = courses(
+            gpus, options.steps, options.lead, weak=options.weak, utilization=options.utilization
+        )
         for way, (rolling, course) in found.items():
-            print(
-                f"| {gpus} | {way} | {rolling} | {course.seconds:.0f} | {course.rate / 1e3:.0f} | "
-                f"{course.rate / gpus:.0f} | {course.busy:.0%} | {fmean(course.ages):.1f} | "
-                f"{max(course.ages)} |", flush=True,
-            )  # fmt: skip
+            print(f"| {' | '.join(cells(gpus, way, rolling, course))} |", flush=True)
 
 
 if __name__ == "__main__":

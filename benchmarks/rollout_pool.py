@@ -3,6 +3,7 @@
 import heapq
 import math
 import random
+from collections import deque
 from dataclasses import dataclass
 
 from turncredit.verl_plugin.sizing import Shape
@@ -43,7 +44,17 @@ class Setting:
     max_turns: int
     max_turn_tokens: int
     max_tokens: int
+    cached_tokens: int
+    """That a replica's cache holds, by `turncredit.verl_plugin.sizing`."""
+    max_sequences: int
+    """That a replica decodes at once, vLLM's `max_num_seqs`."""
     assumed: Assumptions = Assumptions()
+
+    def __post_init__(self) -> None:
+        if self.cached_tokens < self.max_tokens:
+            raise ValueError(
+                f"a cache of {self.cached_tokens} tokens never admits a row of {self.max_tokens}"
+            )
 
 
 @dataclass(frozen=True)
@@ -78,25 +89,47 @@ def draw(setting: Setting, group: int, stream: random.Random) -> Trajectory:
     return Trajectory(group, tuple(turns), assumed.prompt_tokens + told)
 
 
-def decode_rate(setting: Setting, load: int) -> float:
-    """Tokens a second of each of `load` trajectories on one GPU, bound by its bandwidth."""
-    cached = setting.shape.cache_bytes * setting.max_tokens / 3  # of a row in the middle of its way
-    return setting.assumed.bandwidth / (2 * setting.shape.parameters + load * cached)
+def decode_rate(setting: Setting, held: int) -> float:
+    """Tokens a second of each message on a GPU with `held` tokens of them, bound by bandwidth."""
+    return setting.assumed.bandwidth / (
+        2 * setting.shape.parameters + held * setting.shape.cache_bytes
+    )
 
 
 class Replica:
-    """One GPU that decodes: its trajectories share it evenly; tools and reading do not load it."""
+    """One GPU that decodes: the messages that it has admitted share it evenly.
+
+    A message is admitted, first come first served, when its tokens up to its end fit beside those
+    of the others and fewer than `max_sequences` are there.  While its tool is asked a trajectory
+    keeps its place in the cache until another needs it, longest unused first; what it has lost it
+    reads again.  While something is read nothing is decoded.
+    """
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.served, self.now, self.busy, self.version = setting, 0.0, 0.0, 0.0, 0
+        self.tokens_read = 0
+        """In all, again and again those that the cache had lost."""
         self.waiting: list[tuple[float, int]] = []
         """(what will have been served when its message is over, key)."""
+        self.queue: deque[tuple[int, int, int]] = deque()
+        """(key, tokens before the message, tokens of the message), in the order of arrival."""
+        self.active: dict[int, int] = {}
+        """Key to the tokens at the end of a message that is decoded."""
+        self.idle: dict[int, int] = {}
+        """Key to the tokens in the cache while a tool is asked, longest unused first."""
+        self.held = self.kept = 0
+        """Tokens in `active` and in `idle`."""
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second of each message that is decoded."""
+        return decode_rate(self.setting, self.held)
 
     def advance(self, now: float) -> None:
         """Serve up to `now`, which may lie before the end of a pause."""
         passed = max(0.0, now - self.now)
         if self.waiting:
-            self.served += passed * decode_rate(self.setting, len(self.waiting))
+            self.served += passed * self.rate
             self.busy += passed
         self.now = max(self.now, now)
 
@@ -104,8 +137,38 @@ class Replica:
         """When the first message will be over, if none begins before."""
         if not self.waiting:
             return math.inf
-        rate = decode_rate(self.setting, len(self.waiting))
-        return self.now + max(0.0, self.waiting[0][0] - self.served) / rate
+        return self.now + max(0.0, self.waiting[0][0] - self.served) / self.rate
+
+    def admit(self) -> None:
+        """Begin the messages for which there is room, up to the first for which there is none."""
+        while self.queue and len(self.active) < self.setting.max_sequences:
+            key, before, said = self.queue[0]
+            if self.held + before + said > self.setting.cached_tokens:
+                return
+            self.queue.popleft()
+            found = self.idle.pop(key, 0)
+            self.kept -= found
+            self.active[key] = before + said
+            self.held += before + said
+            while self.held + self.kept > self.setting.cached_tokens:
+                self.kept -= self.idle.pop(next(iter(self.idle)))
+            self._read(before - found)
+            heapq.heappush(self.waiting, (self.served + said, key))
+
+    def finish(self, *, over: bool) -> None:
+        """End the first message, whose tokens stay in the cache unless all is `over`."""
+        self.served, key = heapq.heappop(self.waiting)
+        tokens = self.active.pop(key)
+        self.held -= tokens
+        if not over:
+            self.idle[key] = tokens
+            self.kept += tokens
+
+    def _read(self, tokens: int) -> None:
+        seconds = 2 * self.setting.shape.parameters * tokens / self.setting.assumed.flops
+        self.now += seconds
+        self.busy += seconds
+        self.tokens_read += tokens
 
 
 class Pool:
@@ -160,25 +223,28 @@ class Pool:
 
     def _speak(self, key: int) -> None:
         trajectory, turn, number = self.under_way[key]
-        replica = self.replicas[number]
+        replica, earlier = self.replicas[number], trajectory.turns[:turn]
+        before = self.setting.assumed.prompt_tokens + sum(said + read for said, _, read in earlier)
         replica.advance(self.now)
-        heapq.heappush(replica.waiting, (replica.served + trajectory.turns[turn][0], key))
+        replica.queue.append((key, before, trajectory.turns[turn][0]))
+        replica.admit()
         self._foresee(number)
 
     def _hear(self, number: int) -> Trajectory | None:
         replica = self.replicas[number]
         replica.advance(self.now)
-        replica.served, key = heapq.heappop(replica.waiting)
-        self._foresee(number)
+        key = replica.waiting[0][1]
         trajectory, turn, _ = self.under_way[key]
-        _, waits, read = trajectory.turns[turn]
-        if turn + 1 == len(trajectory.turns):
+        over = turn + 1 == len(trajectory.turns)
+        replica.finish(over=over)
+        replica.admit()
+        self._foresee(number)
+        if over:
             del self.under_way[key]
             self._loaded(number, -1)
             return trajectory
-        reading = 2 * self.setting.shape.parameters * read / self.setting.assumed.flops
         self.under_way[key] = (trajectory, turn + 1, number)
-        heapq.heappush(self.returns, (self.now + waits + reading, key))
+        heapq.heappush(self.returns, (self.now + trajectory.turns[turn][1], key))
         return None
 
     def _foresee(self, number: int) -> None:

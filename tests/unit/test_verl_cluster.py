@@ -75,7 +75,7 @@ def test_sizes_by_hand():
     left = 0.4 * 79.0 - RUN.shape.parameters * 2 / GIB - 4.0
     assert size.cached_tokens == int(left * GIB / cache)
     states = STATE * (12 + 4)  # weights, moments, reference
-    beside = 5.0 + 2.5 + 20.0  # retrieval, contexts, judge
+    beside = 6.0 + 2.5 + 20.0  # retrieval, contexts, judge
     assert size.moments["rollout"] == pytest.approx(0.4 * 79.0 + states + beside)
     row, width, vocabulary = 28 * 1024, 4096, 151936
     inside = 2 * (6 * width + 2 * 4096 + 4 * 1024 + 4 * 12288)
@@ -222,6 +222,15 @@ def test_trajectories_must_divide_among_the_gpus():
     config["actor_rollout_ref"]["rollout"]["n"] = 5
     with pytest.raises(ValueError, match="645 trajectories do not divide among 8 GPUs"):
         require_fits(RUN.shape, RUN.machine, config)
+
+
+@pytest.mark.parametrize("name", cluster.choices()["machines"])
+def test_the_retrieval_server_has_what_index_searches_and_encoder_take(name):
+    machine = cluster.read_run("qwen3_8b", "search_r1", name, "baseline").machine
+    index = 21_015_324 * 768 * 2 / GIB / machine.gpus_per_node  # wiki-18 in float16
+    searches = 1.5  # what FAISS's StandardGpuResources set aside on a GPU of this size
+    encoder = 109e6 * 2 / GIB + 0.4  # E5 in float16, and activations of a batch of queries
+    assert machine.retrieval_gib_per_gpu >= index + searches + encoder
 
 
 def test_a_small_gpu_is_refused():

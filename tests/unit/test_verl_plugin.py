@@ -16,11 +16,11 @@ from turncredit.objectives import OBJECTIVES
 from turncredit.policies.protocol import Message
 from turncredit.rollout import asynchronous
 from turncredit.training import Method
-from turncredit.verl_plugin import cluster
+from turncredit.verl_plugin import cluster, settings
 from turncredit.verl_plugin.batches import Rows, credit_rows, turn_batch
-from turncredit.verl_plugin.episodes import Said, play, question_of
+from turncredit.verl_plugin.episodes import Said, Unreported, play, question_of
 from turncredit.verl_plugin.outputs import NOTE, response_of, spans_of, trajectory_of
-from turncredit.verl_plugin.settings import check_config, read_agent, read_method
+from turncredit.verl_plugin.settings import UNREAD_WEIGHTS, check_config, read_agent, read_method
 from turncredit.verl_plugin.versions import UNDECLARED, require_verl
 
 WORDS = vocabulary()
@@ -251,12 +251,70 @@ def test_advantages_are_those_of_token_advantages(base, weight):
     assert len(returns) == len(found)
 
 
-def test_every_weight_gets_what_it_reads():
+@pytest.mark.parametrize("weight", sorted(TURN_WEIGHTS))
+def test_a_weight_runs_on_rows_of_question_files_or_is_refused_at_the_start(weight):
     trajectories, uids = MADE
-    known = [replace(t, grounded=True, oracle_turn=0) for t in trajectories]
-    rows = rows_of(known, uids)
-    for weight in TURN_WEIGHTS:
-        credit_rows(Method("grpo", {}, weight, {}, "ppo_clip", {}), rows, seed=0, step=1)
+    rows = rows_of([replace(t, grounded=None, oracle_turn=None) for t in trajectories], uids)
+    config = changed(
+        algorithm__turncredit=CREDIT | {"weight": weight, "weight_options": {}},
+        **{f"{L}weight": weight, f"{L}weight_options": {}},
+    )
+    if weight in UNREAD_WEIGHTS:
+        field, _, instead = UNREAD_WEIGHTS[weight]
+        with pytest.raises(ValueError, match=f"{weight}' reads {field}.*take '{instead}'"):
+            check_config(config)
+    else:
+        check_config(config)
+        credit_rows(read_method(config)[0], rows, seed=0, step=1)
+
+
+def test_a_weight_of_ones_own_that_reads_what_nobody_knows_is_refused_too(monkeypatch):
+    monkeypatch.setattr(settings, "UNREAD_WEIGHTS", {})
+    for weight in UNREAD_WEIGHTS:
+        with pytest.raises(ValueError, match="and this batch has none"):
+            read_method(
+                changed(algorithm__turncredit=CREDIT | {"weight": weight, "weight_options": {}})
+            )
+
+
+def test_questions_of_files_tell_neither_the_evidence_nor_the_first_wrong_turn():
+    (question,) = questions(1)
+    trajectory = episode(replace(question, hops=()))
+    assert (trajectory.grounded, trajectory.oracle_turn) == (None, None)
+
+
+def test_failures_of_tools_are_counted_once_and_added_up_by_cause():
+    trajectories, uids = MADE
+    rows = rows_of(trajectories, uids)
+    counted, unreported = {"search_timeout": 1}, Unreported()
+    for number, extra in enumerate(rows.extras):
+        if number in (2, 5):
+            counted["judge_malformed"] = counted.get("judge_malformed", 0) + number
+        extra[NOTE]["tool_failures"] = unreported.take(lambda: counted)
+    found = credit_rows(Method("grpo", {}, "none", {}, "ppo_clip", {}), rows, seed=0, step=1)[2]
+    told = {name: value for name, value in found.items() if name.startswith("tool_failures")}
+    assert told == {
+        "tool_failures": 8, "tool_failures_judge_malformed": 7, "tool_failures_search_timeout": 1,
+    }  # fmt: skip
+
+
+def test_a_step_without_failures_says_so():
+    found = credit_rows(
+        Method("grpo", {}, "none", {}, "ppo_clip", {}), rows_of(*MADE), seed=0, step=1
+    )
+    assert found[2]["tool_failures"] == 0
+
+
+def test_failures_are_read_again_while_a_thread_counts_a_new_cause():
+    tries = []
+
+    def busy():
+        tries.append(1)
+        if len(tries) < 3:
+            raise RuntimeError("dictionary changed size during iteration")
+        return {"search_timeout": 1}
+
+    assert Unreported().take(busy) == {"search_timeout": 1}
 
 
 def test_a_weight_that_follows_the_policy_is_left_to_the_loss():
@@ -334,7 +392,6 @@ CONFIG = {
             "n": 5, "top_p": 1.0, "top_k": -1, "calculate_log_probs": True,
             "prompt_length": 2048, "response_length": 4500,
             "agent": {"default_agent_loop": "turncredit"},
-            "multi_turn": {"max_tool_response_length": 256},
             "custom": {"turncredit": AGENT},
         },
     },
@@ -402,7 +459,9 @@ def test_a_sound_configuration_is_read():
         ({f"{R}custom": {}}, "custom.turncredit is missing"),
         ({f"{R}custom": {"turncredit": AGENT | {"wording": "tiny"}}}, "wording = 'tiny'"),
         ({f"{R}custom": {"turncredit": AGENT | {"max_turn_tokens": 9999}}}, "more than"),
-        ({f"{R}agent": {"default_agent_loop": "tool_agent"}}, "cuts passages"),
+        ({f"{R}agent": {"default_agent_loop": "tool_agent"}}, "'tool_agent' must be 'turncredit'"),
+        ({"reward": {"custom_reward_function": {"path": "r.py"}}}, "r.py' would not be read: the"),
+        ({"reward": {"reward_model": {"enable": True}}}, "enable = True would not be read: the"),
     ],
 )
 def test_what_cannot_run_is_refused_by_name(changes, complaint):

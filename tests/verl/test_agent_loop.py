@@ -31,6 +31,7 @@ from turncredit.environments.judges import open_judge
 from turncredit.environments.wording import WORDINGS
 from turncredit.policies.huggingface import HuggingFacePolicy, HuggingFaceSettings
 from turncredit.verl_plugin import agent_loop, cluster, plugin  # noqa: F401 (it registers)
+from turncredit.verl_plugin.batches import tool_failures
 from turncredit.verl_plugin.outputs import NOTE, spans_of
 
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}{% endfor %}<|im_start|>"
@@ -108,6 +109,7 @@ def worker_of(model, monkeypatch, response, agent="search_r1", **custom):
         OmegaConf.update(config, key, value)
     OmegaConf.resolve(config)  # as verl's main does
     agent_loop.tokens_of.cache_clear()
+    agent_loop.unreported.cache_clear()
     monkeypatch.setattr(agent_loop, "open_environment", lru_cache(environment_of))
     return AgentLoopWorker(config, llm_client=None)
 
@@ -186,6 +188,29 @@ def test_deep_research_uses_every_tool_and_its_judge(model, monkeypatch, judge, 
     tags = ["</search>", "</read_chunk>", "</external_verify>", "</answer>"]
     assert server.asked[0][2]["stop"] == tags
     assert server.asked[0][2]["max_tokens"] == 1024
+
+
+def test_a_judge_that_is_not_there_is_counted_by_the_episode_that_asked(
+    model, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("TURNCREDIT_CACHE", str(tmp_path))
+    lines = ["<external_verify> The Hague </external_verify>", "<answer> The Hague </answer>"]
+    found, _, _ = play(
+        model, monkeypatch, *lines, response=2000, agent="deep_research",
+        **{"judge.base_url": "http://127.0.0.1:1/v1", "judge.retries": 0},
+    )  # fmt: skip
+    failures = found.non_tensor_batch[NOTE][0]["tool_failures"]
+    assert failures
+    assert all(cause.startswith("judge_") for cause in failures)
+    assert found.non_tensor_batch["tool_failures"][0] == sum(failures.values())
+    extras = [{NOTE: note} for note in found.non_tensor_batch[NOTE]]
+    assert tool_failures(extras)["tool_failures"] == sum(failures.values())
+
+
+def test_episodes_of_files_that_count_alike_have_seeds_of_their_own():
+    row = {"global_steps": 1, "index": 0, "session_id": 2}
+    seeds = {agent_loop._seed(0, row, question) for question in ("nq-train-0", "hotpotqa-train-0")}
+    assert len(seeds) == 2
 
 
 def test_what_does_not_fit_is_dropped_and_ends_the_episode(model, monkeypatch):

@@ -77,7 +77,12 @@ def test_runs_pass_every_check_verls_own_among_them(model, agent, capsys):
         ("trainer.use_v1", False, "trainer.use_v1 = false"),
         ("trainer.v1.trainer_mode", "sync", "must be 'turncredit'"),
         ("algorithm.rollout_correction.bypass_mode", True, "bypass_mode = True"),
-        ("actor_rollout_ref.rollout.agent.default_agent_loop", "tool_agent", "256 is verl's"),
+        (
+            "actor_rollout_ref.rollout.agent.default_agent_loop",
+            "tool_agent",
+            "must be 'turncredit'",
+        ),
+        ("reward.custom_reward_function.path", "r.py", "hands over the environment's own"),
         ("critic.enable", True, "critic.strategy = 'fsdp' is not sized"),
         ("actor_rollout_ref.actor.use_dynamic_bsz", True, "use_dynamic_bsz = true without"),
     ],

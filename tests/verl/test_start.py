@@ -98,7 +98,16 @@ def lack_answers(params):
     altered(params, "agents", "search_r1", data__train_files=str(params / "train.jsonl"))
 
 
+def name_another_loop(params):
+    """Write the training file anew with a column that verl takes for the agent loop's name."""
+    records = [record for _, record in read_records(params / "train.parquet")]
+    lines = [json.dumps(record | {"agent_name": "tool_agent"}) for record in records]
+    (params / "train.jsonl").write_text("\n".join(lines))
+    altered(params, "agents", "search_r1", data__train_files=str(params / "train.jsonl"))
+
+
 BAD = {
+    "a row of another agent loop": (name_another_loop, "row 1 has agent_name 'tool_agent'"),
     "a server that does not answer": (lambda params: None, "start the server first"),
     "a column that is not there": (lack_answers, "lacks reward_model"),
     "a file that is not there": (

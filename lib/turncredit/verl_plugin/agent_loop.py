@@ -21,9 +21,10 @@ from turncredit.verl_plugin.episodes import (
     open_environment,
     play,
     question_of,
+    unreported,
 )
 from turncredit.verl_plugin.evaluations import outcome_of
-from turncredit.verl_plugin.outputs import NOTE, response_of
+from turncredit.verl_plugin.outputs import FAILURES, NOTE, response_of
 from turncredit.verl_plugin.settings import AGENT_LOOP, AgentSettings, read_agent
 
 
@@ -47,17 +48,20 @@ class TurnCreditAgentLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
         """The output of one episode on the row's question."""
         begun, server = time.perf_counter(), _Server(self, sampling_params)
+        question = question_of(kwargs)
         trajectory = await play(
             server.sample,
             self.tokens,
             self.environment,
-            question_of(kwargs),
-            seed=_seed(self.settings.seed, kwargs),
+            question,
+            seed=_seed(self.settings.seed, kwargs, question.id),
             prompt_tokens=self.rollout_config.prompt_length,
             response_tokens=self.rollout_config.response_length,
             max_turn_tokens=self.settings.max_turn_tokens,
         )
+        failures = unreported(self.settings).take(lambda: self.environment.failures)
         response = response_of(trajectory)
+        told = outcome_of(trajectory) | {FAILURES: float(sum(failures.values()))}
         seconds = time.perf_counter() - begun
         return AgentLoopOutput(
             prompt_ids=list(trajectory.prompt_ids),
@@ -70,7 +74,7 @@ class TurnCreditAgentLoop(AgentLoopBase):
                 generate_sequences=server.seconds, tool_calls=seconds - server.seconds
             ),
             extra_fields=server.extra
-            | {NOTE: response.note, "reward_extra_info": outcome_of(trajectory)},
+            | {NOTE: response.note | {FAILURES: failures}, "reward_extra_info": told},
         )
 
 
@@ -108,7 +112,10 @@ class _Server:
         return Said(output.token_ids, output.log_probs or ())
 
 
-def _seed(seed: int, row: dict[str, Any]) -> int:
-    """The episode's seed: by step, question and member of the group, so that a run repeats."""
+def _seed(seed: int, row: dict[str, Any], question: str) -> int:
+    """The episode's seed: by step, question and member of the group, so that a run repeats.
+
+    The question's id is unique among all files; verl's `index` is counted anew in each.
+    """
     known = (str(row.get(key, "")) for key in ("global_steps", "index", "session_id"))
-    return derive(seed, "agent loop", *known)
+    return derive(seed, "agent loop", question, *known)

@@ -1,6 +1,7 @@
 """From the rows of a verl step to a `TurnBatch` with its credit, and back to rows."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from turncredit.records import Trajectory
 from turncredit.seeding import torch_stream
 from turncredit.training import Method, step_metrics, turn_rows
 from turncredit.training.collect import Collected
-from turncredit.verl_plugin.outputs import NOTE, trajectory_of
+from turncredit.verl_plugin.outputs import FAILURES, NOTE, trajectory_of
 
 TOKEN_FIELDS = {
     "old_log_probs": "old_logprobs",
@@ -74,8 +75,23 @@ def credit_rows(
     credit = method.credit(batch, generator=stream, logprobs=batch.old_logprobs)
     advantages = credit.base if method.follows_the_policy else credit.advantages
     returns = None if batch.values is None else _responses(_returns(method, batch), rows, batch)
-    metrics = _metrics(trajectories, batch, credit) | counts
+    metrics = _metrics(trajectories, batch, credit) | counts | tool_failures(rows.extras)
     return _responses(advantages, rows, batch), returns, metrics
+
+
+def tool_failures(extras: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """`tool_failures` of a step, and `tool_failures_<cause>` of each cause that came up.
+
+    >>> tool_failures([{"turncredit": {"tool_failures": {"search_timeout": 2}}}, {}])
+    {'tool_failures': 2.0, 'tool_failures_search_timeout': 2.0}
+    """
+    causes: Counter[str] = Counter()
+    for extra in extras:
+        causes.update((extra.get(NOTE) or {}).get(FAILURES) or {})
+    named = {
+        f"{FAILURES}_{cause}": float(count) for cause, count in sorted(causes.items()) if count
+    }
+    return {FAILURES: float(causes.total())} | named
 
 
 def _trajectory(rows: Rows, number: int) -> Trajectory:

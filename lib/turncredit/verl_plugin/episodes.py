@@ -7,6 +7,7 @@ any more is dropped, and an error after the first message leaves a trajectory wi
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -46,6 +47,43 @@ def open_environment(settings: AgentSettings) -> Environment:
     if settings.environment.KIND == "search_r1":
         return SearchR1(world, settings.environment, wording=wording)
     return DeepResearch(world, open_judge(settings.judge), settings.environment, wording=wording)
+
+
+class Unreported:
+    """Failures of tools that no episode of this process has handed on yet.
+
+    An environment counts over all episodes, which share its servers: whose tool failed is not told.
+    Each failure is handed on once, by the episode that ends next, so that their sum is right.
+
+    >>> unreported = Unreported()
+    >>> [unreported.take(lambda: {"search_timeout": count}) for count in (2, 3)]
+    [{'search_timeout': 2}, {'search_timeout': 1}]
+    """
+
+    def __init__(self) -> None:
+        self._handed_on: Counter[str] = Counter()
+
+    def take(self, failures: Callable[[], Mapping[str, int]]) -> dict[str, int]:
+        """By cause, what was counted since the last call.  failures: reads the environment's."""
+        fresh = Counter(_read(failures)) - self._handed_on
+        self._handed_on += fresh
+        return dict(fresh)
+
+
+def _read(failures: Callable[[], Mapping[str, int]], tries: int = 20) -> Mapping[str, int]:
+    """The counts, read anew where a tool's thread has entered a new cause in the meantime."""
+    for _ in range(tries - 1):
+        try:
+            return failures()
+        except RuntimeError:  # dictionary changed size during iteration
+            continue
+    return failures()
+
+
+@lru_cache(maxsize=4)
+def unreported(settings: AgentSettings) -> Unreported:
+    """What the environment of these settings has not handed on, one in a process."""
+    return Unreported()
 
 
 def question_of(row: Mapping[str, Any], sources: Sequence[str] = SOURCES) -> Question:

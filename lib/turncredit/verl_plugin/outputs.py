@@ -9,6 +9,9 @@ from turncredit.records import Trajectory, Turn
 NOTE = "turncredit"
 """The key of our note among verl's `extra_fields`."""
 
+FAILURES = "tool_failures"
+"""In the note, how often what kept tools from working, by cause; in an evaluation, their sum."""
+
 
 class Response(NamedTuple):
     """What follows the prompt: sampled tokens and observations in order."""
@@ -53,7 +56,9 @@ def trajectory_of(
     note: Mapping[str, Any] | None,
     score: float,
 ) -> Trajectory:
-    """The trajectory of a row: by its note, or for another agent loop by mask and score.
+    """The trajectory of a row: by its note, or without one by mask and score.
+
+    Our trainer refuses other agent loops; rows without a note come from batches made by hand.
 
     Without a note a turn is a run of sampled tokens, an action is unknown, and a score above 0 is a
     success.  Raises ValueError when note and mask disagree: the row was cut or masked anew.

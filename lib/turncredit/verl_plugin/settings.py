@@ -42,6 +42,7 @@ SAID_ELSEWHERE = frozenset({"aggregation", "max_length", "total_tokens", "total_
 
 IN_OPTIONS = "clip ranges are among actor.policy_loss.objective_options"
 IN_CREDIT = "such options are among algorithm.turncredit.base_options"
+IN_LOOP = "the agent loop hands over the environment's own reward as reward_score; leave it out"
 UNREAD = {
     "actor_rollout_ref.actor.clip_ratio": (0.2, IN_OPTIONS),
     "actor_rollout_ref.actor.clip_ratio_low": (0.2, IN_OPTIONS),
@@ -50,6 +51,9 @@ UNREAD = {
     "algorithm.gamma": (1.0, IN_CREDIT),
     "algorithm.lam": (1.0, IN_CREDIT),
     "algorithm.norm_adv_by_std_in_grpo": (True, IN_CREDIT),
+    "custom_reward_function.path": (None, IN_LOOP),
+    "reward.custom_reward_function.path": (None, IN_LOOP),
+    "reward.reward_model.enable": (False, IN_LOOP),
 }
 """verl's defaults of what this plugin does not read, and where it is said instead."""
 
@@ -59,6 +63,14 @@ UNREAD_BASES = {
     "true_advantage": "its audit plays on from every turn, which verl's trainer does not",
     "vineppo": "its values come of playing on from every turn, which verl's trainer does not",
 }
+
+UNREAD_WEIGHTS = {
+    "oracle_suffix": ("oracle_turn", "the first wrong turn", "suffix_mask"),
+    "scale_ungrounded": ("grounded", "whether the evidence was read", "scale_failed"),
+}
+"""Weights that read what a question without hops cannot tell: field, what it says, what to take.
+
+Questions of files have answers alone, so that both fields are None in every trajectory."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +120,7 @@ def read_method(config: Mapping[str, Any]) -> tuple[Method, CreditSettings]:
     """The method that a configuration (plain mappings, resolved) asks for, tried out once.
 
     Raises ValueError naming the node for a name or an option that does not exist, an option out of
-    range, and a base that needs what is not there.
+    range, and a base or a weight that needs what is not there.
     """
     node = "algorithm.turncredit"
     credit = params.build(CreditSettings, _given(config["algorithm"], "turncredit", node), node)
@@ -117,7 +129,15 @@ def read_method(config: Mapping[str, Any]) -> tuple[Method, CreditSettings]:
     for base in (credit.base, credit.base_options.get("base")):
         if base in UNREAD_BASES:
             raise ValueError(f"{node}: base {base!r} cannot run inside verl: {UNREAD_BASES[base]}")
-    critic = has_critic(config)
+    if credit.weight in UNREAD_WEIGHTS:
+        field, says, instead = UNREAD_WEIGHTS[credit.weight]
+        raise ValueError(
+            f"{node}: weight {credit.weight!r} reads {field}, {says}, which only questions with "
+            f"hops can tell, and those of question files have none; take {instead!r}, or run it in "
+            "our own loop on a made world (params/cpu)"
+        )
+    unknown = {"grounded": None, "oracle_turn": None}  # of a weight that was entered since
+    critic = {"values": torch.zeros(2, 4)} if has_critic(config) else {}
     try:
         method = Method(
             credit.base,
@@ -127,7 +147,7 @@ def read_method(config: Mapping[str, Any]) -> tuple[Method, CreditSettings]:
             _objective(loss),
             options,
         )
-        method.rehearse(**({"values": torch.zeros(2, 4)} if critic else {}))
+        method.rehearse(**unknown, **critic)
     except ValueError as error:
         raise ValueError(f"{node}, policy_loss: {error}") from error
     if credit.weight_options.get("rule") == "running":
@@ -213,19 +233,20 @@ def _check_rollout(
             f"rollout.top_p = {rollout['top_p']}, top_k = {rollout['top_k']}: a cut distribution "
             "has other log-probs than the trainer's; take 1 and -1"
         )
-    if rollout["agent"]["default_agent_loop"] == AGENT_LOOP:
-        settings = read_agent(config)
-        if settings.max_turn_tokens > rollout["response_length"]:
-            raise ValueError(
-                f"rollout.custom.turncredit.max_turn_tokens = {settings.max_turn_tokens} is more "
-                f"than data.max_response_length = {rollout['response_length']}"
-            )
-        require_reachable(settings, config["trainer"]["nnodes"], said_by)
-    elif rollout["multi_turn"]["max_tool_response_length"] == 256:
+    loop = rollout["agent"]["default_agent_loop"]
+    if loop != AGENT_LOOP:
         raise ValueError(
-            "rollout.multi_turn.max_tool_response_length = 256 is verl's default, in characters: "
-            "it cuts passages in the middle; say what you want"
+            f"rollout.agent.default_agent_loop = {loop!r} must be {AGENT_LOOP!r}: another one "
+            "leaves the reward to verl, which has no score for nq or hotpotqa, and tells no stop "
+            "reason, action or missing reward"
         )
+    settings = read_agent(config)
+    if settings.max_turn_tokens > rollout["response_length"]:
+        raise ValueError(
+            f"rollout.custom.turncredit.max_turn_tokens = {settings.max_turn_tokens} is more "
+            f"than data.max_response_length = {rollout['response_length']}"
+        )
+    require_reachable(settings, config["trainer"]["nnodes"], said_by)
 
 
 def _objective(loss: Mapping[str, Any]) -> str:

@@ -118,8 +118,6 @@ def size_of(shape: Shape, machine: Machine, config: Mapping[str, Any]) -> Size:
     row = data["max_prompt_length"] + data["max_response_length"]
     rows = data["train_batch_size"] * rollout["n"]
     engine = rollout["gpu_memory_utilization"] * machine.gpu_gib
-    weights = shape.parameters * 2 / rollout["tensor_model_parallel_size"] / GIB
-    cache = max(0.0, engine - weights - ENGINE_GIB) * rollout["tensor_model_parallel_size"]
     beside = machine.retrieval_gib_per_gpu + machine.context_gib
     beside += machine.judge_gib_per_gpu if asks_a_judge(config) else 0.0
     moments = {"rollout": engine + _states(shape, machine, config, asleep=True)}
@@ -127,11 +125,19 @@ def size_of(shape: Shape, machine: Machine, config: Mapping[str, Any]) -> Size:
     return Size(
         moments={name: gib + beside for name, gib in moments.items()},
         gpu_gib=machine.gpu_gib,
-        cached_tokens=int(cache * GIB / shape.cache_bytes),
+        cached_tokens=cached_tokens(shape, machine, rollout),
         row_tokens=row,
         trajectories=rows,
         step_tokens=rows * row,
     )
+
+
+def cached_tokens(shape: Shape, machine: Machine, rollout: Mapping[str, Any]) -> int:
+    """Tokens whose keys and values fit on a replica's GPUs, by verl's node `rollout`."""
+    engine = rollout["gpu_memory_utilization"] * machine.gpu_gib
+    weights = shape.parameters * 2 / rollout["tensor_model_parallel_size"] / GIB
+    cache = max(0.0, engine - weights - ENGINE_GIB) * rollout["tensor_model_parallel_size"]
+    return int(cache * GIB / shape.cache_bytes)
 
 
 REMEDIES = {

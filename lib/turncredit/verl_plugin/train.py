@@ -18,7 +18,7 @@ from turncredit.environments.judges import EndpointJudge
 from turncredit.verl_plugin.check import check_run, verls_own
 from turncredit.verl_plugin.cluster import KINDS, compose, plain, read_run, seeded, with_head
 from turncredit.verl_plugin.places import LOG_VARIABLE, Place
-from turncredit.verl_plugin.settings import AgentSettings, read_agent
+from turncredit.verl_plugin.settings import AGENT_LOOP, AgentSettings, read_agent
 from turncredit.verl_plugin.versions import require_modules
 from turncredit.worlds.base import Question
 from turncredit.worlds.question_files import describe, validate
@@ -131,7 +131,19 @@ def _rows(key: str, path: Path) -> int:
     report = validate(path)
     if not report.writable:
         raise ValueError(f"data.{key}: {describe(report)}\n{CONVERT}")
+    _require_our_loop(key, path)
     return report.rows
+
+
+def _require_our_loop(key: str, path: Path) -> None:
+    """ValueError naming a row whose column agent_name, which verl puts first, is another loop's."""
+    for number, record in read_records(path):
+        name = record.get("agent_name", AGENT_LOOP)
+        if name != AGENT_LOOP:
+            raise ValueError(
+                f"data.{key}: {path}, row {number} has agent_name {name!r}, which verl would play "
+                f"with another agent loop: leave the column out or write {AGENT_LOOP!r}"
+            )
 
 
 def require_retrieval(settings: AgentSettings) -> None:

@@ -8,6 +8,7 @@ from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer, trainer_base
 
 from turncredit.verl_plugin.batches import TOKEN_FIELDS, Rows, credit_rows
 from turncredit.verl_plugin.evaluations import evaluation_row
+from turncredit.verl_plugin.outputs import FAILURES
 from turncredit.verl_plugin.settings import TRAINER, check_config, read_method
 
 FIELDS = (
@@ -63,7 +64,8 @@ class TurnCreditTrainer(PPOTrainerSync):
         found = super()._val_metrics_update(data_sources, sample_uids, infos, *rest, **more)
         if "missing_rewards" not in infos:
             return found
-        return found | {f"turncredit_eval/{k}": v for k, v in evaluation_row(infos).items()}
+        row = evaluation_row(infos) | {FAILURES: sum(infos[FAILURES])}
+        return found | {f"turncredit_eval/{k}": v for k, v in row.items()}
 
 
 def real_rows(batch: Any) -> list[int]:
