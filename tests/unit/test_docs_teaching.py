@@ -5,6 +5,7 @@ import json
 import re
 
 from turncredit import paths
+from turncredit.credit import BASES, TURN_WEIGHTS
 from turncredit.exercises import EXERCISES
 
 ROOT = paths.PACKAGE.parents[1]
@@ -43,3 +44,14 @@ def test_exercises_that_the_plan_counts_exist():
     for exercise, lesson in re.findall(r"exercises? (\d)(?: and \d)? of (\d\d)", TEXT):
         number = int(exercise) - unchecked.get(lesson, 0)
         assert f"{lesson}.{number}" in EXERCISES
+
+
+def test_every_method_of_a_lesson_is_defined_there():
+    """Tried by its table and name, or linked to its formula; in 01 as in every lesson after it."""
+    for lesson in LESSONS:
+        text = json.loads(lesson.read_text(encoding="utf-8"))["cells"]
+        text = "\n".join("".join(cell["source"]) for cell in text)
+        named = set(re.findall(r'\("(\w+)", "(\w+)", [{\w]', text))
+        for name in {name for pair in named for name in pair} & {*BASES, *TURN_WEIGHTS} - {"none"}:
+            tried = f'BASES["{name}"]' in text or f'TURN_WEIGHTS["{name}"]' in text
+            assert tried or f"estimators.md#{name})" in text, (lesson.name, name)
