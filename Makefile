@@ -179,7 +179,7 @@ test-lm: $(LM_STAMP) ## The tests that need SmolLM2, peft, TensorBoard or wandb
 
 test-verl: $(VERL_STAMP) ## Compare the estimators with verl's and TRL's own functions, run the verl plugin
 	@$(VERL_PY) -c 'import verl.trainer.ppo.core_algos, trl'  # absent, they would only be skipped
-	@timeout --kill-after=60 $(VERL_LIMIT) $(VERL_PY) -m pytest -q tests/verl || { code=$$?; \
+	@timeout --signal=INT --kill-after=60 $(VERL_LIMIT) $(VERL_PY) -m pytest -q tests/verl || { code=$$?; \
 		case $$code in 124|137) echo "make test-verl: not done within VERL_LIMIT=$(VERL_LIMIT)" >&2;; esac; exit $$code; }
 
 cluster-check: $(VERL_STAMP) ## Compose and validate every cluster run, with memory and tokens of a step
