@@ -1,24 +1,34 @@
-"""A small HTTP server of JSON for tests: every request gets what a function makes of it."""
+"""Small HTTP servers for tests: every request gets what a function makes of it."""
 
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Answer = Callable[[str, Any, Mapping[str, str]], tuple[int, Any]]
+"""(path, JSON body or None, headers) to a status and what is sent: bytes, or anything as JSON."""
 
 
 @contextlib.contextmanager
-def json_server(answer: Callable[[dict], dict], *, status: int = 200) -> Iterator[str]:
-    """The address of a server that answers a POST of JSON with `answer` of it and this status."""
+def served(answer: Answer) -> Iterator[str]:
+    """The address of a server that answers GET and POST with `answer`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            body = json.dumps(answer(asked)).encode()
+            self.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def do_GET(self):
+            self.answer(None)
+
+        def answer(self, body):
+            status, found = answer(self.path, body, self.headers)
+            text = found if type(found) is bytes else json.dumps(found).encode()
             self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(len(text)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(text)
 
         def log_message(self, *_):
             """Keep quiet."""
@@ -30,3 +40,10 @@ def json_server(answer: Callable[[dict], dict], *, status: int = 200) -> Iterato
     finally:
         server.shutdown()
         server.server_close()
+
+
+def json_server(
+    answer: Callable[[dict], dict], *, status: int = 200
+) -> contextlib.AbstractContextManager[str]:
+    """The address of a server that answers a POST of JSON with `answer` of it and this status."""
+    return served(lambda path, body, headers: (status, answer(body)))

@@ -1,50 +1,16 @@
 """A shop and a sandbox behind servers: the ones below are local stand-ins for the public ones."""
 
-import contextlib
-import json
 import random
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from answering import served
 
 from turncredit.environments.adapters import GymEnvironment, SandboxServer, WebShopServer
 from turncredit.environments.conformance import Subject, check
 from turncredit.worlds import Question
 
 QUESTION = Question("7", "buy a red cup", (), (), "shop", "")
-
-
-@contextlib.contextmanager
-def served(answer):
-    """The address of a server that answers (path, body) with a status and what is sent as JSON."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-        def do_GET(self):
-            self.answer(None)
-
-        def answer(self, body):
-            status, found = answer(self.path, body, self.headers)
-            text = found if type(found) is bytes else json.dumps(found).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_):
-            """Keep quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 class Shops:

@@ -76,9 +76,8 @@ def matched(study: Study, experiment: Experiment) -> Study | None:
     if ran.empty:
         return None
     tasks = [task for task in study.settings.tasks if task in set(ran["task"])]
-    seeds = ran["seed"].unique()
-    return study.only(tasks, [arm for arm in arms if arm in set(ran["arm"])],
-                      reference_arm=reference, seeds=seeds)  # fmt: skip
+    shown = [arm for arm in arms if arm in set(ran["arm"])]
+    return study.only(tasks, shown, reference_arm=reference, seeds=ran["seed"].unique())
 
 
 _ON_MATCHED = (

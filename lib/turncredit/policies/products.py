@@ -74,10 +74,10 @@ class _Linear(torch.autograd.Function):
 
 
 class _FeedForward(torch.autograd.Function):
-    """Two products with a ReLU between them, none of whose steps writes what another has written.
+    """Two products with a ReLU between them.
 
-    Between the products stand the largest tensors of a step: passes over them take as long as the
-    products do.
+    Between the products stand the largest tensors of a step, and a pass over them takes as long as
+    a product: forward the ReLU is part of the first one, backward it works in place.
     """
 
     @staticmethod
